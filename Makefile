@@ -1,0 +1,34 @@
+# Thin over CMake presets: `make demo | test | bench | lint | clean`. Everything runs `setup` first, which does nothing
+# when nothing is missing. JOBS=n sets the number of parallel jobs.
+JOBS ?= $(shell nproc)
+
+.PHONY: build demo test bench lint format setup clean
+build: setup build/build.ninja
+	@cmake --build build --parallel $(JOBS)
+
+demo: setup build/build.ninja
+	@cmake --build build --parallel $(JOBS) --target downpour_launcher fashion_mnist
+	@examples/fashion_mnist/demo.sh
+
+test: setup
+	@JOBS=$(JOBS) cmake/test.sh
+
+bench: build
+	@cmake/bench.sh
+
+lint: setup
+	@JOBS=$(JOBS) cmake/lint.sh
+
+format: setup
+	@find csrc optimizers backends include examples tests -name '*.h' -o -name '*.cpp' | xargs clang-format -i
+
+setup:
+	@cmake/setup.sh
+
+# Ninja configures again by itself, but does not watch the presets.
+build/build.ninja: CMakePresets.json
+	@cmake --preset default --log-level=NOTICE
+	@touch $@
+
+clean:
+	rm -rf build build-asan build-tsan build-fuzz build-cuda build-torch-2.11 build-lint

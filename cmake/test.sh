@@ -1,0 +1,64 @@
+#!/bin/sh
+# All that `make test` does: the tests of the default build (the consumer projects among them), the core's under
+# AddressSanitizer with UBSan and under ThreadSanitizer, and each fuzz target for a while on its corpus.
+# Runs on after a failure; fails at the end if anything failed. FUZZ_SECONDS=n changes the time a target.
+set -u
+cd "$(dirname "$0")/.."
+jobs=${JOBS:-$(nproc)}
+failed=
+
+report() {  # report <what> <exit status>
+  [ "$2" -eq 0 ] || failed="$failed $1"
+}
+
+# ThreadSanitizer cannot place its shadow where the kernel randomises addresses over more than 28 bits.
+fixed_addresses=
+if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0)" -gt 28 ]; then
+  fixed_addresses="setarch $(uname -m) -R"
+fi
+
+check() {  # check <preset> [command before ctest...]
+  preset=$1
+  shift
+  echo "== $preset"
+  cmake --preset "$preset" --log-level=NOTICE || { report "$preset" 1; return; }
+  cmake --build --preset "$preset" --parallel "$jobs" || { report "$preset" 1; return; }
+  "$@" ctest --preset "$preset" --parallel "$jobs" --no-tests=error
+  report "$preset" $?
+}
+
+fuzz() {
+  echo "== fuzz"
+  cmake --preset fuzz --log-level=NOTICE || { report fuzz 1; return; }
+  cmake --build --preset fuzz --parallel "$jobs" || { report fuzz 1; return; }
+  passes=0 failures=0
+  for program in build-fuzz/bin/fuzz_*; do
+    [ -x "$program" ] || continue
+    name=${program##*/fuzz_}
+    corpus=tests/fuzz/corpus/$name
+    [ -d "$corpus" ] || corpus=
+    # New inputs land in the first folder, so the checked-in corpus stays as it is.
+    mkdir -p "build-fuzz/corpus/$name"
+    if "$program" -max_total_time="${FUZZ_SECONDS:-10}" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+         -artifact_prefix="build-fuzz/$name-" "build-fuzz/corpus/$name" $corpus >"build-fuzz/$name.log" 2>&1; then
+      echo "fuzz_$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "build-fuzz/$name.log") inputs"
+      passes=$((passes + 1))
+    else
+      tail -n 40 "build-fuzz/$name.log"
+      failures=$((failures + 1))
+    fi
+  done
+  echo "fuzz: $passes passed, $failures failed"
+  report fuzz $failures
+}
+
+check default env
+check asan env
+check tsan $fixed_addresses env
+fuzz
+
+if [ -n "$failed" ]; then
+  echo "make test: FAILED:$failed"
+  exit 1
+fi
+echo "make test: all passed"

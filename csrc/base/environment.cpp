@@ -1,0 +1,124 @@
+#include "csrc/base/environment.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <string_view>
+
+#include "csrc/base/error.h"
+
+namespace downpour {
+namespace {
+
+std::optional<std::string> variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+template <typename T>
+T number(const char* name, T fallback, T least, int base = 10) {
+  const auto text = variable(name);
+  if (!text) {
+    return fallback;
+  }
+  T value{};
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value, base);
+  DOWNPOUR_CHECK(error == std::errc() && end == text->data() + text->size() && value >= least, "environment variable ",
+                 name, ": expected a ", base == 16 ? "hexadecimal " : "", "number of at least ", least, ", found '", *text,
+                 "'; unset it or start the program with `downpour run`");
+  return value;
+}
+
+ProcessRole role() {
+  const auto text = variable("DOWNPOUR_ROLE");
+  if (!text) {
+    return ProcessRole::kAlone;
+  }
+  DOWNPOUR_CHECK(*text == "worker" || *text == "server",
+                 "environment variable DOWNPOUR_ROLE: expected 'worker' or 'server', found '", *text, "'");
+  return *text == "worker" ? ProcessRole::kWorker : ProcessRole::kServer;
+}
+
+std::vector<std::string> split(std::string_view text) {
+  std::vector<std::string> parts;
+  while (!text.empty()) {
+    const auto comma = text.find(',');
+    parts.emplace_back(text.substr(0, comma));
+    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+  }
+  return parts;
+}
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const auto& part : parts) {
+    text += (text.empty() ? "" : ",") + part;
+  }
+  return text;
+}
+
+std::string hexadecimal(std::uint64_t value) {
+  char digits[17] = {};
+  std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(value));
+  return digits;
+}
+
+}  // namespace
+
+Environment read_environment() {
+  Environment result;
+  result.role = role();
+  result.rank = number("RANK", 0, 0);
+  result.world_size = number("WORLD_SIZE", 1, 1);
+  DOWNPOUR_CHECK(result.rank < result.world_size, "environment variable RANK: expected less than WORLD_SIZE (",
+                 result.world_size, "), found ", result.rank);
+  result.local_rank = number("LOCAL_RANK", result.rank, 0);
+  result.local_world_size = number("LOCAL_WORLD_SIZE", result.world_size, 1);
+  result.master_address = variable("MASTER_ADDR").value_or("");
+  result.master_port = number("MASTER_PORT", 0, 0);
+  result.master_fd = number("DOWNPOUR_MASTER_FD", -1, 0);
+  result.job = number<std::uint64_t>("DOWNPOUR_JOB", 0, 0, 16);
+  result.coordinator = variable("DOWNPOUR_COORDINATOR").value_or("");
+  result.servers = number("DOWNPOUR_SERVERS", 0, 0);
+  result.server_endpoints = split(variable("DOWNPOUR_SERVER_ENDPOINTS").value_or(""));
+  result.server_index = number("DOWNPOUR_SERVER_INDEX", -1, 0);
+  result.listen_fd = number("DOWNPOUR_LISTEN_FD", -1, 0);
+  result.restarts = number("DOWNPOUR_RESTARTS", 0, 0);
+  result.run_folder = variable("DOWNPOUR_RUN_FOLDER").value_or("");
+  result.insecure = number("DOWNPOUR_INSECURE", 0, 0) != 0;
+  result.no_deadlines = number("DOWNPOUR_NO_DEADLINES", 0, 0) != 0;
+  result.under_torchrun = result.role == ProcessRole::kAlone && variable("RANK") && variable("WORLD_SIZE");
+  return result;
+}
+
+std::vector<std::string> to_variables(const Environment& environment) {
+  std::vector<std::string> variables;
+  const auto add = [&](const char* name, const auto& value) { variables.push_back(concat(name, "=", value)); };
+  const bool server = environment.role == ProcessRole::kServer;
+  add("DOWNPOUR_ROLE", server ? "server" : "worker");
+  if (!server) {
+    add("RANK", environment.rank);
+    add("WORLD_SIZE", environment.world_size);
+    add("LOCAL_RANK", environment.local_rank);
+    add("LOCAL_WORLD_SIZE", environment.local_world_size);
+  } else {
+    add("DOWNPOUR_SERVER_INDEX", environment.server_index);
+    add("DOWNPOUR_LISTEN_FD", environment.listen_fd);
+  }
+  add("MASTER_ADDR", environment.master_address);
+  add("MASTER_PORT", environment.master_port);
+  if (environment.master_fd >= 0) {
+    add("DOWNPOUR_MASTER_FD", environment.master_fd);
+  }
+  add("DOWNPOUR_JOB", hexadecimal(environment.job));
+  add("DOWNPOUR_COORDINATOR", environment.coordinator);
+  add("DOWNPOUR_SERVERS", environment.servers);
+  add("DOWNPOUR_SERVER_ENDPOINTS", join(environment.server_endpoints));
+  add("DOWNPOUR_RESTARTS", environment.restarts);
+  add("DOWNPOUR_RUN_FOLDER", environment.run_folder);
+  add("DOWNPOUR_INSECURE", environment.insecure ? 1 : 0);
+  add("DOWNPOUR_NO_DEADLINES", environment.no_deadlines ? 1 : 0);
+  return variables;
+}
+
+}  // namespace downpour

@@ -1,0 +1,135 @@
+#include "csrc/launch/journal.h"
+
+#include <csignal>
+
+#include "csrc/base/log.h"
+#include "csrc/launch/progress.h"
+
+namespace downpour::launch {
+namespace {
+
+constexpr std::size_t kKeptErrors = 50;
+
+std::int64_t memory_kills() {
+  const auto group = memory_group();
+  return group ? group->out_of_memory_kills : 0;
+}
+
+std::string one_decimal(Duration duration) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f", seconds(duration));
+  return text;
+}
+
+}  // namespace
+
+Journal::Journal(Summary begun, Output& output, const Clock& clock)
+    : summary_(std::move(begun)), output_(output), clock_(clock), begun_(clock.now()),
+      events_([&output](std::string line) { output.event(std::move(line)); }), host_(host_name()), earlier_memory_kills_(memory_kills()) {}
+
+void Journal::planned(const std::string& text, bool quiet) {
+  events_.plan(text, summary_);
+  if (!quiet) {
+    log_info(text);
+  }
+}
+
+void Journal::started(const Life& life) {
+  events_.start(life.who, life.number, life.pid, life.log);
+  lives_[life.who] = life.number;
+  if (life.number > 0) {
+    summary_.restarts[life.who] = life.number;
+    scoreboard_.restarted(life.who);
+  }
+}
+
+void Journal::ended(const Life& life) { events_.exit(life.who, life.number, life.pid, life.ended->status); }
+
+std::string Journal::hint(const Life& life) const {
+  if (life.was_silent) {
+    return "it had not been heard from for too long (--silence), so the launcher killed it";
+  }
+  if (life.ended->status.signal != SIGKILL || life.killed_by_us) {
+    return {};
+  }
+  if (memory_kills() > earlier_memory_kills_) {
+    const auto group = memory_group();
+    const auto limit = group ? group->limit_bytes : std::nullopt;
+    return concat("out of memory: the kernel killed a process of this control group",
+                  limit ? concat(", whose limit is ", bytes_text(static_cast<std::uint64_t>(*limit))) : "");
+  }
+  return "nobody in this job sent that SIGKILL: the kernel may have been out of memory (see dmesg), or somebody used kill -9";
+}
+
+void Journal::failed(const Failed& failure, const Life& life) {
+  FailureRecord record{.who = life.who, .life = life.number, .pid = life.pid, .host = host_, .when = std::chrono::system_clock::now(),
+                       .after = clock_.now() - life.started, .status = failure.status, .consequence = failure.consequence,
+                       .peak_memory_bytes = life.ended ? life.ended->peak_memory_bytes : 0, .hint = life.ended ? hint(life) : "",
+                       .last_errors = {}, .log = life.log};
+  const std::string reason = record.hint.empty() ? "" : concat(" (", record.hint, ")");
+  if (failure.consequence == Failed::Consequence::kRestart) {
+    log_warning(to_text(life.who), ": ", failure.status.text(), reason, "; restart ", failure.restart, " of ", failure.allowed, " in ",
+                one_decimal(failure.pause), " s");
+    events_.restart(failure);
+  } else if (failure.consequence == Failed::Consequence::kEndsJob) {
+    log_error(to_text(life.who), ": ", failure.status.text(), reason, "; ",
+              failure.allowed > 0 ? concat("no restart left (", failure.allowed, " allowed, --max-restarts), ") : "", "ending the job");
+  }
+  summary_.failures.push_back(std::move(record));
+}
+
+void Journal::interrupted(int signal, Duration grace) {
+  events_.signal(signal);
+  if (summary_.ended_by.empty()) {
+    summary_.ended_by = signal_name(signal);
+    log_info(signal_name(signal), ": ending the job, ", one_decimal(grace), " s at most (--grace); once more kills at once");
+  }
+}
+
+void Journal::noted(const std::string& text) {
+  events_.note(text);
+  log_info(text);
+}
+
+void Journal::ready(Target who) {
+  if (const auto at = lives_.find(who); at != lives_.end() && ready_.emplace(who, at->second).second) {
+    events_.ready(who, at->second);
+  }
+}
+
+void Journal::progress(int rank, const ps::Progress& progress) {
+  ready(worker(rank));
+  scoreboard_.progress(rank, progress, clock_.now());
+}
+
+void Journal::status(const ps::ServerStatus& status) {
+  ready(server(status.server));
+  scoreboard_.status(status);
+}
+
+void Journal::report(bool quiet) {
+  const auto workers = scoreboard_.workers(clock_.now());
+  events_.progress(workers);
+  if (!quiet) {
+    output_.say("downpour: " + progress_line(workers) + "\n");
+  }
+}
+
+Summary& Journal::close(int exit_code, const Output& output) {
+  summary_.exit_code = exit_code;
+  summary_.elapsed = clock_.now() - begun_;
+  summary_.totals = scoreboard_.totals();
+  for (FailureRecord& failure : summary_.failures) {
+    failure.last_errors = output.last_errors(failure.who, failure.life, kKeptErrors);
+  }
+  return summary_;
+}
+
+void Journal::tell(bool quiet) {
+  events_.end(summary_);
+  if (!quiet || summary_.exit_code != 0) {
+    output_.say(to_text(summary_));
+  }
+}
+
+}  // namespace downpour::launch

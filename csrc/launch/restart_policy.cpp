@@ -1,0 +1,284 @@
+#include "csrc/launch/restart_policy.h"
+
+#include <algorithm>
+#include <csignal>
+
+namespace downpour::launch {
+
+RestartPolicy::RestartPolicy(const PolicyOptions& options) : options_(options) {
+  for (int index = 0; index < options.servers; ++index) {
+    processes_[server(index)];
+  }
+  for (int rank = 0; rank < options.workers; ++rank) {
+    processes_[worker(rank)];
+  }
+}
+
+Decisions RestartPolicy::begin() {
+  Decisions out;
+  for (int index = 0; index < options_.servers; ++index) {
+    start(server(index), processes_.at(server(index)), out);
+  }
+  for (int rank = 0; rank < options_.workers; ++rank) {
+    start(worker(rank), processes_.at(worker(rank)), out);
+  }
+  return out;
+}
+
+void RestartPolicy::start(Target who, Process& process, Decisions& out) {
+  process.state = State::kAlive;
+  process.last_signal = 0;
+  out.push_back(StartProcess{who, process.restarts});
+}
+
+void RestartPolicy::signal(Target who, int number, Decisions& out) {
+  Process& process = processes_.at(who);
+  if (process.state == State::kAlive) {
+    process.last_signal = number;
+    out.push_back(SendSignal{who, number});
+  }
+}
+
+void RestartPolicy::signal_workers(int number, Decisions& out) {
+  for (int rank = 0; rank < options_.workers; ++rank) {
+    signal(worker(rank), number, out);
+  }
+}
+
+void RestartPolicy::signal_everyone(int number, Decisions& out) {
+  signal_workers(number, out);
+  for (int index = 0; index < options_.servers; ++index) {
+    signal(server(index), number, out);
+  }
+}
+
+Duration RestartPolicy::pause(int restarts) const {
+  Duration result = options_.first_pause;
+  for (int doubled = 0; doubled < restarts && result < options_.largest_pause; ++doubled) {
+    result *= 2;
+  }
+  return std::min(result, options_.largest_pause);
+}
+
+Decisions RestartPolicy::exited(Target who, const ExitStatus& status, Finished finished, TimePoint now) {
+  Decisions out;
+  Process& process = processes_.at(who);
+  const bool done = status.success() && (is_worker(who) || finished == Finished::kYes || phase_ == Phase::kClosing);
+  process.state = done ? State::kSucceeded : State::kEnded;
+  if (phase_ == Phase::kRunning) {
+    if (!done) {
+      failed(who, process, status, finished, now, out);
+    } else if (all_workers(State::kSucceeded)) {
+      close(now);
+    }
+  } else if (phase_ != Phase::kOver) {
+    follow(who, process, status, out);
+  }
+  advance(now, out);
+  return out;
+}
+
+void RestartPolicy::failed(Target who, Process& process, const ExitStatus& status, Finished finished, TimePoint now,
+                           Decisions& out) {
+  const bool together = is_worker(who) && options_.servers == 0;
+  const int used = together ? round_ : process.restarts;
+  Failed failure{.who = who, .status = status, .allowed = is_worker(who) ? options_.worker_restarts : options_.server_restarts};
+  // Once the servers have been told to end, there is nobody left to rejoin.
+  const bool too_late = options_.servers > 0 && finished == Finished::kYes;
+  if (used >= failure.allowed || too_late) {
+    failure.consequence = Failed::Consequence::kEndsJob;
+    out.push_back(failure);
+    out.push_back(AbortJob{concat(to_text(who), " failed: ", status.text())});
+    signal_workers(SIGTERM, out);
+    // A server that ends before its time has failed whatever it says.
+    stop(status.success() ? 1 : status.shell_code(), now);
+    return;
+  }
+  failure.consequence = Failed::Consequence::kRestart;
+  failure.restart = used + 1;
+  failure.pause = pause(used);
+  out.push_back(failure);
+  if (together) {
+    round_due_ = now + failure.pause;
+    renew(now, out);
+  } else {
+    process.state = State::kWaiting;
+    process.due = now + failure.pause;
+    ++process.restarts;
+  }
+}
+
+void RestartPolicy::follow(Target who, const Process& process, const ExitStatus& status, Decisions& out) const {
+  const int sent = process.last_signal;
+  // A program that catches the signal it is asked to end with says so by a code: any code after the user's own signal.
+  // A server that was told of the end says that it was aborted.
+  const bool by_code = status.signal == 0 && (interrupted_ || !is_worker(who));
+  const bool asked = (sent != 0 && (status.signal == sent || status.code == 128 + sent)) || by_code;
+  if (!status.success() && !asked) {
+    out.push_back(Failed{.who = who, .status = status});
+  }
+}
+
+void RestartPolicy::renew(TimePoint now, Decisions& out) {
+  phase_ = Phase::kRenewing;
+  kill_at_ = now + options_.grace;
+  signal_workers(SIGTERM, out);
+}
+
+void RestartPolicy::stop(int exit_code, TimePoint now) {
+  phase_ = Phase::kStopping;
+  exit_code_ = exit_code;
+  terminate_at_.reset();
+  kill_at_ = now + options_.grace;
+}
+
+void RestartPolicy::close(TimePoint now) {
+  phase_ = Phase::kClosing;
+  exit_code_ = 0;
+  kill_at_ = now + options_.closing;
+}
+
+void RestartPolicy::kill_now(TimePoint now, Decisions& out) {
+  killed_ = true;
+  terminate_at_.reset();
+  kill_at_.reset();
+  signal_everyone(SIGKILL, out);
+  give_up_at_ = now + options_.give_up;
+}
+
+Decisions RestartPolicy::silent(int index) {
+  Decisions out;
+  if (phase_ == Phase::kRunning || phase_ == Phase::kClosing) {
+    signal(server(index), SIGKILL, out);
+  }
+  return out;
+}
+
+Decisions RestartPolicy::interrupted(int number, TimePoint now) {
+  Decisions out;
+  if (phase_ == Phase::kOver) {
+    return out;
+  }
+  const bool again = phase_ == Phase::kStopping || number == SIGQUIT;
+  if (phase_ != Phase::kStopping) {
+    interrupted_ = true;
+    stop(128 + number, now);
+  }
+  if (again) {
+    kill_now(now, out);
+  } else {
+    signal_workers(number, out);
+    if (number != SIGTERM) {
+      terminate_at_ = now + options_.grace / 2;
+    }
+  }
+  advance(now, out);
+  return out;
+}
+
+Decisions RestartPolicy::check(TimePoint now) {
+  Decisions out;
+  if (phase_ == Phase::kOver) {
+    return out;
+  }
+  if (give_up_at_ && now >= *give_up_at_) {
+    phase_ = Phase::kOver;
+    out.push_back(EndJob{exit_code_});
+    return out;
+  }
+  if (kill_at_ && now >= *kill_at_) {
+    if (phase_ == Phase::kRenewing) {
+      kill_at_.reset();
+      signal_workers(SIGKILL, out);
+    } else {
+      kill_now(now, out);
+    }
+  } else if (terminate_at_ && now >= *terminate_at_) {
+    terminate_at_.reset();
+    any(Target::Kind::kWorker, State::kAlive) ? signal_workers(SIGTERM, out) : signal_everyone(SIGTERM, out);
+  }
+  advance(now, out);
+  return out;
+}
+
+bool RestartPolicy::any(Target::Kind kind, State state) const {
+  return std::any_of(processes_.begin(), processes_.end(),
+                     [&](const auto& entry) { return entry.first.kind == kind && entry.second.state == state; });
+}
+
+bool RestartPolicy::all_workers(State state) const {
+  return std::all_of(processes_.begin(), processes_.end(),
+                     [&](const auto& entry) { return !is_worker(entry.first) || entry.second.state == state; });
+}
+
+void RestartPolicy::advance(TimePoint now, Decisions& out) {
+  if (phase_ == Phase::kRenewing && now >= round_due_) {
+    advance_renewal(out);
+  } else if (phase_ == Phase::kRunning) {
+    for (auto& [who, process] : processes_) {
+      if (process.state == State::kWaiting && now >= process.due) {
+        start(who, process, out);
+      }
+    }
+  } else if (ending() && phase_ != Phase::kOver) {
+    advance_ending(now, out);
+  }
+}
+
+void RestartPolicy::advance_renewal(Decisions& out) {
+  if (any(Target::Kind::kWorker, State::kAlive)) {
+    return;
+  }
+  kill_at_.reset();
+  phase_ = Phase::kRunning;
+  out.push_back(NewRound{++round_});
+  for (auto& [who, process] : processes_) {
+    ++process.restarts;
+    start(who, process, out);
+  }
+}
+
+void RestartPolicy::advance_ending(TimePoint now, Decisions& out) {
+  if (any(Target::Kind::kWorker, State::kAlive)) {
+    return;
+  }
+  if (!any(Target::Kind::kServer, State::kAlive)) {
+    phase_ = Phase::kOver;
+    out.push_back(EndJob{exit_code_});
+  } else if (!released_ && !killed_) {
+    // Servers outlive the workers, so that these can settle what they pushed.
+    released_ = true;
+    out.push_back(ReleaseServers{});
+    terminate_at_ = now + (*kill_at_ - now) / 2;
+  }
+}
+
+std::optional<TimePoint> RestartPolicy::deadline() const {
+  if (phase_ == Phase::kOver) {
+    return std::nullopt;
+  }
+  std::optional<TimePoint> first;
+  const auto consider = [&](std::optional<TimePoint> when) { first = when && (!first || *when < *first) ? when : first; };
+  consider(terminate_at_);
+  consider(kill_at_);
+  consider(give_up_at_);
+  if (phase_ == Phase::kRenewing && !any(Target::Kind::kWorker, State::kAlive)) {
+    consider(round_due_);
+  }
+  for (const auto& [who, process] : processes_) {
+    consider(phase_ == Phase::kRunning && process.state == State::kWaiting ? std::optional(process.due) : std::nullopt);
+  }
+  return first;
+}
+
+int RestartPolicy::restarts(Target who) const { return processes_.at(who).restarts; }
+
+int RestartPolicy::total_restarts() const {
+  int total = 0;
+  for (const auto& [who, process] : processes_) {
+    total += process.restarts;
+  }
+  return total;
+}
+
+}  // namespace downpour::launch

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <filesystem>
+
+#include "csrc/base/fd.h"
+#include "csrc/launch/output.h"
+#include "csrc/launch/target_text.h"
+
+namespace downpour::launch {
+
+// Where a job keeps its snapshots, logs and summary; one job at a time: it holds a lock. A fresh folder dies with this object,
+// unless it was worth keeping.
+class RunFolder {
+ public:
+  // The folder given, made with mode 0700 when it is not there; or a fresh one below `temporary`.
+  // Errors: Error naming the path and the reason, e.g. that another job uses it.
+  RunFolder(const std::filesystem::path& given, const std::filesystem::path& temporary);
+  ~RunFolder();
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  bool kept() const { return kept_; }
+  void keep() { kept_ = true; }
+  std::filesystem::path snapshots() const { return path_ / "snapshots"; }
+  std::filesystem::path summary() const { return path_ / "summary.json"; }
+
+ private:
+  std::filesystem::path path_;
+  bool kept_ = false;
+  Fd lock_;
+};
+
+// The log of one life of a process: "worker-1.err", "worker-1.restart-2.err".
+std::filesystem::path log_file(const std::filesystem::path& folder, Target who, int life, Channel channel);
+
+}  // namespace downpour::launch

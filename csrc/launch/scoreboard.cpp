@@ -1,0 +1,110 @@
+#include "csrc/launch/scoreboard.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace downpour::launch {
+namespace {
+
+constexpr Duration kRateSpan = std::chrono::seconds(1);
+constexpr Duration kRateFades = std::chrono::seconds(5);  // a worker without a new sample for so long does 0 samples/s
+
+void add(ps::ShardCounters& sum, const ps::ShardCounters& more) {
+  sum.applied += more.applied;
+  sum.stale += more.stale;
+  sum.refused += more.refused;
+  sum.duplicates += more.duplicates;
+  sum.repeats += more.repeats;
+  sum.lost += more.lost;
+  sum.replayed += more.replayed;
+  sum.pushed_bytes += more.pushed_bytes;
+  sum.pulled_bytes += more.pulled_bytes;
+  sum.max_staleness_seen = std::max(sum.max_staleness_seen, more.max_staleness_seen);
+  for (std::size_t bucket = 0; bucket < sum.staleness.size(); ++bucket) {
+    sum.staleness[bucket] += more.staleness[bucket];
+  }
+}
+
+}  // namespace
+
+void Scoreboard::progress(int index, const ps::Progress& progress, TimePoint now) {
+  const auto [at, joined] = workers_.try_emplace(index);
+  Worker& worker = at->second;
+  const std::int64_t grown = progress.samples - worker.last.samples;
+  worker.last = progress;
+  if (joined) {
+    worker.rate_since = worker.changed = now;
+    worker.rate_from = progress.samples;
+  }
+  first_beat_ = first_beat_.value_or(now);
+  if (grown > 0) {
+    worker.changed = last_sample_ = now;
+  }
+  update_rate(worker, now);
+}
+
+void Scoreboard::update_rate(Worker& worker, TimePoint now) {
+  if (now - worker.rate_since < kRateSpan) {
+    return;
+  }
+  const double fresh = static_cast<double>(worker.last.samples - worker.rate_from) / seconds(now - worker.rate_since);
+  worker.rate = worker.rate ? (*worker.rate + fresh) / 2 : fresh;
+  worker.rate_since = now;
+  worker.rate_from = worker.last.samples;
+}
+
+void Scoreboard::status(const ps::ServerStatus& status) { servers_[status.server].last = status; }
+
+void Scoreboard::restarted(Target who) {
+  if (is_worker(who)) {
+    if (const auto at = workers_.find(who.index); at != workers_.end()) {
+      Worker& worker = at->second;
+      worker.earlier_samples += worker.last.samples;
+      worker.earlier_lost += worker.last.lost;
+      worker.last = {};
+      worker.rate_from = 0;
+      worker.rate.reset();
+    }
+  } else if (const auto at = servers_.find(who.index); at != servers_.end()) {
+    Server& server = at->second;
+    add(server.earlier, server.last.counters);
+    server.earlier_snapshots += server.last.snapshots;
+    server.last = {};
+  }
+}
+
+std::map<int, WorkerScore> Scoreboard::workers(TimePoint now) const {
+  std::map<int, WorkerScore> result;
+  for (const auto& [index, worker] : workers_) {
+    WorkerScore& score = result[index];
+    score.step = worker.last.step;
+    score.samples = worker.earlier_samples + worker.last.samples;
+    score.samples_per_second = now - worker.changed > kRateFades ? 0 : worker.rate.value_or(0);
+    score.staleness = worker.last.mean_staleness;
+    if (!std::isnan(worker.last.loss)) {
+      score.loss = worker.last.loss;
+    }
+  }
+  return result;
+}
+
+Totals Scoreboard::totals() const {
+  Totals totals;
+  for (const auto& [index, worker] : workers_) {
+    totals.samples += worker.earlier_samples + worker.last.samples;
+    totals.lost += worker.earlier_lost + worker.last.lost;
+    totals.any_progress |= worker.earlier_samples > 0 || worker.last.samples > 0 || worker.last.step > 0;
+  }
+  for (const auto& [index, server] : servers_) {
+    add(totals.shards, server.earlier);
+    add(totals.shards, server.last.counters);
+    totals.snapshots += server.earlier_snapshots + server.last.snapshots;
+    totals.snapshot_error = server.last.snapshot_error.empty() ? totals.snapshot_error : server.last.snapshot_error;
+  }
+  if (first_beat_ && last_sample_ > *first_beat_) {
+    totals.samples_per_second = static_cast<double>(totals.samples) / seconds(last_sample_ - *first_beat_);
+  }
+  return totals;
+}
+
+}  // namespace downpour::launch

@@ -1,0 +1,154 @@
+#include "csrc/launch/serve.h"
+
+#include <atomic>
+#include <cstdio>
+#include <iostream>
+#include <thread>
+
+#include "csrc/base/error.h"
+#include "csrc/base/fd.h"
+#include "csrc/base/log.h"
+#include "csrc/base/random.h"
+#include "csrc/ps/coordinator.h"
+#include "csrc/ps/server.h"
+#include "csrc/transport/tcp.h"
+
+namespace downpour::launch {
+namespace {
+
+using transport::Exposure;
+
+Exposure exposure(const ServeOptions& options) { return options.insecure ? Exposure::kInsecure : Exposure::kLoopbackOnly; }
+
+bool names_no_machine(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
+
+Fd bind_for(const char* flag, const std::string& address, Exposure exposure) {
+  try {
+    return transport::bind_socket(transport::parse_address(address), exposure);
+  } catch (const Error& error) {
+    throw Error(concat(flag, " ", address, ": ", error.what()));
+  }
+}
+
+// Notes of the coordinator become log lines.
+class LoggingObserver final : public ps::CoordinatorObserver {
+ public:
+  void on_note(const std::string& text) override { log_info(text); }
+  void on_server_silent(int server) override {
+    log_warning("server ", server, " is silent; nobody but you can restart it: stop it and start it again with the same flags");
+  }
+};
+
+// The coordinator on a thread of its own, beside the server.
+class HostedCoordinator {
+ public:
+  HostedCoordinator(const ServeOptions& options, Fd socket, std::vector<std::string> endpoints, std::uint64_t job)
+      : coordinator_(loop_, job, membership(options), std::move(endpoints), observer_),
+        listener_(transport::listen_tcp(loop_, std::move(socket), coordinator_, transport::SharedMemory::kNever, exposure(options))),
+        thread_([this] { loop_.run_until([this] { return over_.load(); }, TimePoint::max()); }) {}
+  ~HostedCoordinator() {
+    over_ = true;
+    loop_.wake();
+    thread_.join();
+  }
+
+ private:
+  static ps::MembershipOptions membership(const ServeOptions& options) {
+    ps::MembershipOptions result;
+    result.workers = options.workers;
+    result.servers = options.servers;
+    result.silence = options.silence;
+    return result;
+  }
+
+  SteadyClock clock_;
+  transport::Loop loop_{clock_};
+  LoggingObserver observer_;
+  ps::Coordinator coordinator_;
+  std::unique_ptr<transport::Listener> listener_;
+  std::atomic<bool> over_{false};
+  std::thread thread_;
+};
+
+std::string coordinator_default(const std::string& address) {
+  return transport::Address{.host = transport::parse_address(address).host, .port = 0}.text();
+}
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) {
+    text += (text.empty() ? "" : ",") + part;
+  }
+  return text;
+}
+
+std::string job_text(std::uint64_t job) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(job));
+  return text;
+}
+
+ps::ServerOptions server_options(const ServeOptions& options, std::uint64_t job, const std::string& coordinator, int socket) {
+  ps::ServerOptions result;
+  result.index = options.index;
+  result.job = job;
+  result.coordinator = coordinator;
+  result.listen_fd = socket;
+  result.snapshots.folder = options.run_folder;
+  result.snapshots.interval = options.snapshot_interval;
+  result.insecure = options.insecure;
+  result.silence = options.silence;
+  return result;
+}
+
+int serve_first(const ServeOptions& options, Fd socket) {
+  const std::string own = transport::local_address(socket.get()).text();
+  auto endpoints = options.endpoints.empty() ? std::vector{own} : options.endpoints;
+  const std::string wanted = options.coordinator.empty() ? coordinator_default(options.address) : options.coordinator;
+  Fd coordinator_socket = bind_for("--coordinator", wanted, exposure(options));
+  transport::Address coordinator = transport::local_address(coordinator_socket.get());
+  if (names_no_machine(coordinator.host)) {
+    DOWNPOUR_CHECK(!options.endpoints.empty(), "--address ", options.address, " is no address that workers can connect to; also pass --endpoints HOST:PORT");
+    coordinator.host = transport::parse_address(options.endpoints.front()).host;
+  }
+  const std::uint64_t job = options.job != 0 ? options.job : system_random();
+  std::cout << serve_instructions(options, coordinator.text(), endpoints, job) << std::flush;
+  const HostedCoordinator hosted(options, std::move(coordinator_socket), std::move(endpoints), job);
+  return ps::run_server(server_options(options, job, coordinator.text(), socket.release()));
+}
+
+}  // namespace
+
+std::string serve_instructions(const ServeOptions& options, const std::string& coordinator, const std::vector<std::string>& endpoints,
+                               std::uint64_t job) {
+  const std::string unsafe = options.insecure ? " --insecure" : "";
+  std::string text = concat("# server 0 of ", options.servers, " at ", endpoints.front(), ", coordinator at ", coordinator, "\n");
+  text += concat("# for each of the ", options.workers, options.workers == 1 ? " worker" : " workers", ", with RANK from 0:\n");
+  text += concat("export DOWNPOUR_ROLE=worker WORLD_SIZE=", options.workers, " DOWNPOUR_JOB=", job_text(job), " DOWNPOUR_COORDINATOR=", coordinator,
+                 " DOWNPOUR_SERVERS=", options.servers, " DOWNPOUR_SERVER_ENDPOINTS=", join(endpoints),
+                 " DOWNPOUR_INSECURE=", options.insecure ? 1 : 0, "\nRANK=0 program\n");
+  for (int index = 1; index < options.servers; ++index) {
+    text += concat(index == 1 ? "# the other servers:\n" : "", "downpour serve --index ", index, " --servers ", options.servers, " --workers ",
+                   options.workers, " --address ", endpoints.at(static_cast<std::size_t>(index)), " --coordinator ", coordinator, " --job ",
+                   job_text(job), unsafe, "\n");
+  }
+  return text;
+}
+
+int serve(const ServeOptions& options) {
+  try {
+    Fd socket = bind_for("--address", options.address, exposure(options));
+    if (options.index == 0) {
+      return serve_first(options, std::move(socket));
+    }
+    return ps::run_server(server_options(options, options.job, options.coordinator, socket.release()));
+  } catch (const CommError& error) {
+    log_error("serve: ", error.what());
+    return 1;
+  } catch (const Error& error) {
+    log_error("serve: ", error.what());
+    return kUsageError;
+  }
+}
+
+}  // namespace downpour::launch

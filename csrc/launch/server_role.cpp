@@ -1,0 +1,30 @@
+#include "csrc/launch/server_role.h"
+
+#include "csrc/base/environment.h"
+#include "csrc/base/error.h"
+#include "csrc/base/log.h"
+#include "csrc/ps/server.h"
+
+namespace downpour::launch {
+
+int run_server_role(const ServerOptions& options) {
+  try {
+    const Environment environment = read_environment();
+    DOWNPOUR_CHECK(environment.role == ProcessRole::kServer, "this command belongs to `downpour run`; by hand: downpour serve --help");
+    ps::ServerOptions server;
+    server.index = environment.server_index;
+    server.job = environment.job;
+    server.coordinator = environment.coordinator;
+    server.listen_fd = environment.listen_fd;
+    server.snapshots.folder = environment.run_folder + "/snapshots";
+    server.snapshots.interval = options.snapshot_interval;
+    server.insecure = environment.insecure;
+    server.silence = environment.no_deadlines ? Duration(std::chrono::hours(24 * 365)) : options.silence;
+    return ps::run_server(server);
+  } catch (const std::exception& error) {
+    log_error(error.what());
+    return 1;
+  }
+}
+
+}  // namespace downpour::launch

@@ -1,0 +1,180 @@
+#include "csrc/launch/summary.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "csrc/launch/progress.h"
+
+namespace downpour::launch {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kShownErrors = 10;   // of the 50 kept; the rest is in the JSON and the log
+
+std::string fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.*f", digits, value);
+  return text;
+}
+
+std::string last_errors_text(const FailureRecord& failure) {
+  const std::size_t shown = std::min(failure.last_errors.size(), kShownErrors);
+  std::string text = shown == 0 ? "  it wrote nothing to standard error\n" : concat("  last ", shown, " lines of standard error:\n");
+  for (std::size_t i = failure.last_errors.size() - shown; i < failure.last_errors.size(); ++i) {
+    text += "  | " + failure.last_errors[i] + "\n";
+  }
+  return text;
+}
+
+std::string cause_text(const FailureRecord& failure) {
+  std::string text = concat("downpour: ", to_text(failure.who), " failed first: ", failure.status.text(), "\n  pid ", failure.pid, " on ",
+                            failure.host, ", ", iso_text(failure.when), ", ", fixed(seconds(failure.after), 1), " s after its start",
+                            failure.life > 0 ? concat(", restarted ", failure.life, failure.life == 1 ? " time" : " times", " before") : "",
+                            ", peak memory ", bytes_text(static_cast<std::uint64_t>(failure.peak_memory_bytes)), "\n");
+  text += failure.hint.empty() ? "" : "  " + failure.hint + "\n";
+  text += failure.log.empty() ? "" : "  log: " + failure.log + "\n";
+  return text + last_errors_text(failure);
+}
+
+std::string other_text(const FailureRecord& failure) {
+  const bool recovered = failure.consequence == Failed::Consequence::kRestart;
+  return concat("downpour: ", recovered ? "restarted after a failure: " : "afterwards: ", to_text(failure.who), ": ", failure.status.text(),
+                ", ", iso_text(failure.when), failure.hint.empty() ? "" : "; " + failure.hint,
+                failure.log.empty() ? "" : "; log: " + failure.log, "\n");
+}
+
+std::string failures_text(const Summary& summary) {
+  const FailureRecord* first = cause(summary);
+  std::string text = first == nullptr ? "" : cause_text(*first);
+  for (const FailureRecord& failure : summary.failures) {
+    text += &failure == first ? "" : other_text(failure);
+  }
+  return text;
+}
+
+std::string staleness_text(const ps::ShardCounters& counters) {
+  std::string text;
+  for (int bucket = 0; bucket < ps::ShardCounters::kStalenessBuckets; ++bucket) {
+    const std::uint64_t count = counters.staleness[static_cast<std::size_t>(bucket)];
+    if (count > 0) {
+      text += concat(text.empty() ? "" : ", ", ps::staleness_bucket_name(bucket), ": ",
+                     fixed(100.0 * static_cast<double>(count) / static_cast<double>(std::max<std::uint64_t>(counters.applied, 1)), 1), " %");
+    }
+  }
+  return concat(text, "; largest ", counters.max_staleness_seen);
+}
+
+std::string counted(std::uint64_t count) { return grouped(static_cast<std::int64_t>(count)); }
+
+std::string updates_text(const Totals& totals) {
+  const ps::ShardCounters& shards = totals.shards;
+  std::string text = concat("  updates    ", counted(shards.applied), " applied, ", counted(shards.stale), " stale, ", counted(shards.refused),
+                            " refused, ", counted(shards.duplicates), " duplicate, ", counted(shards.replayed), " replayed (per shard)\n");
+  text += concat("  traffic    ", bytes_text(shards.pushed_bytes), " pushed, ", bytes_text(shards.pulled_bytes), " pulled\n");
+  text += shards.applied == 0 ? "" : concat("  staleness  ", staleness_text(shards), "\n");
+  return text;
+}
+
+std::string losses_text(const Totals& totals) {
+  std::string text;
+  if (totals.lost > 0 || totals.shards.lost > 0) {
+    text += concat("  LOST       ", counted(std::max(totals.lost, totals.shards.lost)), " pushes could not be replayed after a restart\n");
+  }
+  return totals.snapshot_error.empty() ? text : text + "  SNAPSHOTS FAIL: " + totals.snapshot_error + "\n";
+}
+
+std::string restarts_text(const std::map<Target, int>& restarts) {
+  std::string text;
+  for (const auto& [who, count] : restarts) {
+    text += concat(text.empty() ? "  restarts   " : ", ", to_text(who), ": ", count);
+  }
+  return text.empty() ? text : text + "\n";
+}
+
+std::string outcome_text(const Summary& summary) {
+  const std::string result = summary.exit_code == 0      ? "succeeded"
+                             : summary.ended_by.empty() ? concat("failed with exit code ", summary.exit_code)
+                                                        : "ended by " + summary.ended_by;
+  return concat("downpour: the job ", result, " after ", fixed(seconds(summary.elapsed), 1), " s",
+                summary.run_folder.empty() ? "" : "; run folder " + summary.run_folder, "\n");
+}
+
+std::string consequence_text(Failed::Consequence consequence) {
+  switch (consequence) {
+    case Failed::Consequence::kRestart:
+      return "restart";
+    case Failed::Consequence::kEndsJob:
+      return "end of job";
+    default:
+      return "none";
+  }
+}
+
+Json failure_json(const FailureRecord& failure) {
+  Json json = {{"role", role_text(failure.who)}, {"rank", failure.who.index}, {"restart", failure.life}, {"host", failure.host},
+               {"pid", failure.pid}, {"time", iso_text(failure.when)}, {"after_s", seconds(failure.after)}, {"exit_code", failure.status.shell_code()},
+               {"signal", nullptr}, {"core_dumped", failure.status.core_dumped}, {"peak_memory_bytes", failure.peak_memory_bytes},
+               {"hint", failure.hint}, {"log", failure.log}, {"consequence", consequence_text(failure.consequence)},
+               {"last_errors", failure.last_errors}};
+  if (failure.status.signal != 0) {
+    json["signal"] = signal_name(failure.status.signal);
+  }
+  return json;
+}
+
+Json totals_json(const Totals& totals) {
+  const ps::ShardCounters& shards = totals.shards;
+  Json staleness = Json::object();
+  for (int bucket = 0; bucket < ps::ShardCounters::kStalenessBuckets; ++bucket) {
+    staleness[std::string(ps::staleness_bucket_name(bucket))] = shards.staleness[static_cast<std::size_t>(bucket)];
+  }
+  return {{"samples", totals.samples}, {"samples_per_s", totals.samples_per_second}, {"pushed_bytes", shards.pushed_bytes},
+          {"pulled_bytes", shards.pulled_bytes}, {"applied", shards.applied}, {"stale", shards.stale}, {"refused", shards.refused},
+          {"duplicate", shards.duplicates}, {"replayed", shards.replayed}, {"lost", std::max(totals.lost, shards.lost)},
+          {"staleness", staleness}, {"largest_staleness", shards.max_staleness_seen}, {"snapshots", totals.snapshots},
+          {"snapshot_error", totals.snapshot_error}};
+}
+
+}  // namespace
+
+const FailureRecord* cause(const Summary& summary) {
+  const auto at = std::find_if(summary.failures.begin(), summary.failures.end(), [](const FailureRecord& failure) {
+    return failure.consequence == Failed::Consequence::kEndsJob;
+  });
+  return at == summary.failures.end() ? nullptr : &*at;
+}
+
+std::string to_text(const Summary& summary) {
+  const Totals& totals = summary.totals;
+  if (summary.exit_code == 0 && !totals.any_progress && totals.shards.applied == 0 && summary.failures.empty() && summary.restarts.empty()) {
+    return {};
+  }
+  std::string text = failures_text(summary) + outcome_text(summary);
+  if (totals.any_progress || totals.shards.applied > 0) {
+    text += concat("  samples    ", grouped(totals.samples), " (", grouped(static_cast<std::int64_t>(totals.samples_per_second)), " samples/s)\n");
+    text += updates_text(totals);
+  }
+  return text + losses_text(totals) + restarts_text(summary.restarts);
+}
+
+std::string to_json(const Summary& summary) {
+  Json restarts = Json::array();
+  for (const auto& [who, count] : summary.restarts) {
+    restarts.push_back({{"role", role_text(who)}, {"rank", who.index}, {"count", count}});
+  }
+  Json failures = Json::array();
+  for (const FailureRecord& failure : summary.failures) {
+    failures.push_back(failure_json(failure));
+  }
+  const FailureRecord* first = cause(summary);
+  const Json json = {{"exit_code", summary.exit_code}, {"ended_by", summary.ended_by}, {"started", iso_text(summary.started)},
+                     {"elapsed_s", seconds(summary.elapsed)}, {"workers", summary.workers}, {"servers", summary.servers},
+                     {"run_folder", summary.run_folder}, {"totals", totals_json(summary.totals)}, {"restarts", restarts},
+                     {"cause", first == nullptr ? Json() : failure_json(*first)}, {"failures", failures}};
+  // Programs print what they like: bytes that are no UTF-8 are replaced.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace downpour::launch

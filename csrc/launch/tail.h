@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace downpour::launch {
+
+// The last lines of a stream, in bounded memory (64 KiB at rest, twice that while they pass). Threads: one.
+class Tail {
+ public:
+  explicit Tail(std::size_t largest_bytes = 64 * 1024) : largest_(largest_bytes) {}
+  void add(std::string_view bytes);
+  // At most `count` lines, oldest first, without their '\n'. A first line that is known only in part is left out.
+  std::vector<std::string> lines(std::size_t count) const;
+
+ private:
+  std::size_t largest_;
+  bool cut_ = false;                       // the first line has lost its beginning
+  std::string bytes_;
+};
+
+}  // namespace downpour::launch

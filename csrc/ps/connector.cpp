@@ -1,0 +1,33 @@
+#include "csrc/ps/connector.h"
+
+#include <utility>
+
+#include "csrc/base/error.h"
+
+namespace downpour::ps {
+
+NetworkConnector::NetworkConnector(const Clock& clock, NetworkOptions options)
+    : options_(std::move(options)), loop_(clock) {
+  DOWNPOUR_CHECK(!options_.servers.empty(), "connector: no server is named");
+  for (const std::string& server : options_.servers) {
+    addresses_.push_back(transport::parse_address(server));
+  }
+}
+
+std::unique_ptr<transport::Connection> NetworkConnector::connect(int shard, const transport::Hello& hello,
+                                                                 transport::Receiver& receiver,
+                                                                 const transport::ConnectOptions& options) {
+  const int server = server_of_shard(shard, options_.shard_count, static_cast<int>(addresses_.size()));
+  transport::Hello wanted = hello;
+  wanted.wants_shared_memory = options_.shared_memory == transport::SharedMemory::kNever ? 0 : 1;
+  transport::ConnectOptions named = options;
+  named.peer = concat("shard ", shard, ", server ", server);
+  return transport::connect_tcp(loop_, addresses_[static_cast<std::size_t>(server)], wanted, receiver,
+                                options_.shared_memory, options_.exposure, named);
+}
+
+bool NetworkConnector::run_once(TimePoint deadline, Duration spin) { return loop_.run_once(deadline, spin); }
+
+TimePoint NetworkConnector::now() const { return loop_.now(); }
+
+}  // namespace downpour::ps

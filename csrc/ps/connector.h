@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "csrc/ps/client.h"
+#include "csrc/transport/loop.h"
+#include "csrc/transport/tcp.h"
+
+namespace downpour::ps {
+
+struct NetworkOptions {
+  std::vector<std::string> servers;               // "host:port" by server index
+  int shard_count = 1;
+  transport::SharedMemory shared_memory = transport::SharedMemory::kAuto;
+  transport::Exposure exposure = transport::Exposure::kLoopbackOnly;
+};
+
+// Shards that live in server processes: TCP, and shared memory wherever both ends prove to share a machine.
+// Threads: one. Owns: its loop.
+class NetworkConnector final : public Connector {
+ public:
+  // Errors: Error for an address that is none.
+  NetworkConnector(const Clock& clock, NetworkOptions options);   // the clock outlives it
+  std::unique_ptr<transport::Connection> connect(int shard, const transport::Hello& hello, transport::Receiver& receiver,
+                                                 const transport::ConnectOptions& options) override;
+  bool run_once(TimePoint deadline, Duration spin) override;
+  TimePoint now() const override;
+
+ private:
+  NetworkOptions options_;
+  std::vector<transport::Address> addresses_;     // by server index
+  transport::Loop loop_;
+};
+
+}  // namespace downpour::ps

@@ -1,0 +1,199 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "csrc/base/clock.h"
+#include "csrc/ps/lease_book.h"
+#include "csrc/ps/protocol.h"
+
+// Who is in the job and what everyone may do: pure decisions (no socket, no clock of its own, no thread). The coordinator
+// (coordinator.h) turns messages into these calls and the returned actions into messages.
+namespace downpour::ps {
+
+struct MembershipOptions {
+  int workers = 1;
+  int servers = 0;
+  int shards = 0;                                       // 0: one per server
+  Duration heartbeat = std::chrono::milliseconds(100);  // how often check() is called
+  Duration warn_after = std::chrono::seconds(2);        // silence that is logged
+  Duration silence = std::chrono::seconds(10);  // silence after which a worker is fenced, a server declared lost
+};
+
+struct Target {
+  enum class Kind : std::uint8_t { kWorker, kServer } kind = Kind::kWorker;
+  int index = 0;
+  auto operator<=>(const Target&) const = default;
+};
+inline Target worker_target(int index) { return {Target::Kind::kWorker, index}; }
+inline Target server_target(int index) { return {Target::Kind::kServer, index}; }
+std::string text(const Target& target);  // "worker 1"
+
+// Actions, in order.
+struct SendJoined {
+  Target to;
+  Joined joined;
+};  // Joined::servers is the coordinator's to fill in
+struct SendSchema {
+  Target to;
+};  // servers: make your shards; workers: agreed
+struct SendSchemaRefused {
+  Target to;
+  std::string reason;
+};
+struct SendFence {
+  Target to;
+  Fence fence;
+};  // also to the worker itself, before it is disconnected
+struct SendMinimumClock {
+  Target to;
+  MinimumClock minimum;
+};
+struct SendLeases {
+  Target to;
+  Leases leases;
+};
+struct SendFinished {
+  Target to;
+};  // servers: the job is over, end
+struct Disconnect {
+  Target to;
+  std::string reason;
+};
+struct ServerSilent {
+  int server;
+};  // the launcher kills and restarts it
+struct Note {
+  std::string text;
+};  // for the log
+using Action = std::variant<SendJoined, SendSchema, SendSchemaRefused, SendFence, SendMinimumClock, SendLeases,
+                            SendFinished, Disconnect, ServerSilent, Note>;
+using Actions = std::vector<Action>;
+
+// Threads: one. Every function returns what must be done now. Calls about a member that is not live are ignored, unless they
+// say otherwise: its last messages may arrive after it was fenced.
+class Membership {
+ public:
+  explicit Membership(MembershipOptions options);
+
+  // Why this process may not join now: an index out of range (names the range), or a live member with the same index in
+  // another process (names both). nullopt: it may.
+  std::optional<std::string> refusal(Target member, std::int64_t pid) const;
+  // A member's first word. A worker that joins again gets a higher incarnation (they grow from 1); before that its former life
+  // is fenced on all servers and its open leases are given back. A worker's clock starts at the minimum, which is told to it
+  // right after SendJoined. A server that joins again gets the schema and all fences again. Errors: Error as refusal().
+  Actions join(Target member, std::int64_t pid, TimePoint now);
+  // Its connection ended. An orderly worker said goodbye: it has left, and nobody waits for it. Otherwise it is lost: its life is
+  // fenced, its leases are given back, and finish() waits for its return, or for gone().
+  Actions leave(Target member, bool orderly, TimePoint now);
+  // No process of this worker will come again, whatever its end: finish() no longer waits for it. Live or not.
+  Actions gone(int worker, TimePoint now);
+
+  void heard(Target member, TimePoint when);        // any message or beat; the past is ignored
+  void beat(int worker, const Progress& progress);  // what changed in it counts as progress
+  // On a timer, every heartbeat: silence, once logged, once acted upon. A check that comes late by more than half of
+  // warn_after shows that this process itself stood still: that time counts as nobody's silence.
+  Actions check(TimePoint now);
+
+  Actions offer(int worker, const Agreement& agreement);   // the first one decides; others are compared with it
+  Actions server_ready(int server, std::uint64_t schema);  // workers hear "agreed" once all servers are ready
+  Actions tick(int worker, std::int64_t step);             // a worker's clock: steps done; never runs backwards
+  // Answered now, or when some are given back, or at the end. A worker that still holds open leases is never kept waiting, since
+  // the others may wait for those: where there are none to give it gets an empty answer without `end`.
+  Actions ask_leases(int worker, int count);
+  Actions leases_done(int worker, std::span<const std::uint64_t> leases);
+  // Gives the worker's open leases back. Answered when nobody is left to wait for: every worker of the job, joined or not yet,
+  // has asked too, has left, or is gone.
+  Actions finish(int worker);
+
+  const std::optional<Agreement>& agreement() const { return agreement_; }
+  std::int64_t minimum_clock() const { return minimum_; }  // over live workers that do not finish; never falls
+  std::uint32_t incarnation(int worker) const;             // 0: never joined
+  bool live(Target member) const;
+  // Every worker finished and left, or is gone: the servers have been told to end.
+  bool finished() const { return over_; }
+  const LeaseBook* leases() const { return leases_ ? &*leases_ : nullptr; }  // nullptr: nothing agreed yet
+  const MembershipOptions& options() const { return options_; }
+
+ private:
+  enum class Phase : std::uint8_t { kAbsent, kLive, kLost, kLeft, kGone };
+  enum class Finish : std::uint8_t { kNotAsked, kAsked, kAnswered };
+  struct Member {
+    Phase phase = Phase::kAbsent;
+    std::uint32_t incarnation = 0;
+    std::int64_t pid = 0;
+    TimePoint heard{};
+    bool warned = false;
+  };
+  struct Worker : Member {
+    bool awaits_agreement = false;
+    std::uint32_t fenced_below = 0;
+    std::int64_t clock = 0;
+    TimePoint progressed{};
+    Progress last_beat;
+    int wants_leases = 0;        // > 0: waits for so many
+    std::uint64_t asked_at = 0;  // order of those that wait
+    Finish finish = Finish::kNotAsked;
+  };
+  struct Server : Member {
+    bool ready = false;
+    bool reported_silent = false;
+  };
+  struct Awaited {
+    int worker = -1;
+    TimePoint progressed{};
+  };
+
+  Member* find(Target target);
+  const Member* find(Target target) const;
+  Worker* live_worker(int index);
+  void see(TimePoint now);
+  void join_worker(int index, Actions& out);
+  void join_server(int index, Actions& out);
+  void send_fences(Target server, Actions& out) const;
+  void end_life(int index, Actions& out);
+  void lose_worker(int index, const std::string& why, Actions& out);
+  void leave_server(int index, bool orderly, Actions& out);
+  void notice_own_stall(TimePoint now);
+  void check_worker(int index, Actions& out);
+  void check_server(int index, Actions& out);
+  void warn(Target target, Member& member, Actions& out) const;
+  std::optional<std::string> objection(const Agreement& agreement) const;
+  void decide(int worker, const Agreement& agreement, Actions& out);
+  void refuse(int worker, const std::string& reason, Actions& out);
+  Actions settled(Actions out);
+  bool servers_ready() const;
+  void answer_agreements(Actions& out);
+  void answer_leases(int index, Actions& out);
+  void answer_waiting_leases(Actions& out);
+  bool finishing_waits_for(const Worker& worker) const;
+  void answer_finish(Actions& out);
+  void raise_minimum(Actions& out);
+  void end_job(Actions& out);
+  bool counts(const Worker& worker) const;
+  bool uses_clock() const;
+  Awaited slowest() const;
+  Awaited awaited_by(const Worker& waiter) const;
+  void tell_waiting(Actions& out);
+  MinimumClock minimum_for(const Awaited& awaited) const;
+
+  MembershipOptions options_;
+  std::vector<Worker> workers_;
+  std::vector<Server> servers_;
+  std::optional<Agreement> agreement_;
+  std::uint64_t schema_ = 0;  // its hash
+  int decided_by_ = -1;
+  std::optional<LeaseBook> leases_;
+  std::uint64_t questions_ = 0;
+  std::int64_t minimum_ = 0;
+  bool over_ = false;
+  std::optional<TimePoint> checked_;  // last check(); at first: the first call that told the time
+  TimePoint now_{};                   // of the last call that told it
+  TimePoint told_waiting_{};
+};
+
+}  // namespace downpour::ps

@@ -1,0 +1,213 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "csrc/base/bytes.h"
+#include "csrc/ps/schema.h"
+#include "csrc/ps/shard.h"
+#include "csrc/ps/verdict.h"
+#include "csrc/transport/frame.h"
+
+// The messages between a worker and a shard, and between a member of the job and its coordinator.
+// All decode_ functions: Errors: ProtocolError; counts are checked against the bytes before anything is allocated.
+namespace downpour::ps {
+
+enum class MessageType : std::uint16_t {
+  // worker -> shard
+  kResume = transport::kFirstUserType,  // from which sequence the worker goes on; declares what is lost
+  kInitialise,                          // bulk: initial values, into slot 0; the last one says so
+  kPush,                                // bulk: one fragment of a gradient, at its place in a slot
+  kPull,                                // asks for one consistent version, written into the worker's window
+  // shard -> worker
+  kAck,
+  kValues,                              // bulk: one fragment of the answer to a pull
+  kDurable,                             // a snapshot covers this worker's pushes below a sequence
+  kInitialised,                         // no body; to every worker, when the first offer of values is complete
+  kState,                               // the first message on every connection: where the shard stands
+  // member -> coordinator
+  kOfferSchema = 128,                   // Agreement
+  kBeat,                                // Progress
+  kTick,                                // Tick
+  kAskLeases,                           // AskLeases
+  kLeasesDone,                          // LeasesDone
+  kFinish,                              // no body
+  kServerReady,                         // ServerReady
+  kServerStatus,                        // ServerStatus
+  // coordinator -> member
+  kJoined = 192,                        // Joined
+  kSchema,                              // to servers: Agreement, make your shards; to workers: no body, agreed
+  kSchemaRefused,                       // Reason
+  kMinimumClock,                        // MinimumClock
+  kLeases,                              // Leases
+  kFinished,                            // no body
+  kFence,                               // Fence
+  kAbort,                               // Reason
+};
+
+// How the reason begins with which a shard refuses a life that is over.
+constexpr std::string_view kFencedPrefix = "fenced: ";
+
+// ---- worker and shard ---------------------------------------------------------------------------------------------
+
+struct JoinShard {                      // Hello::body
+  std::int32_t shard = 0;
+  std::uint32_t slots = 4;              // wanted: pushes that the worker would keep for a replay
+  std::uint64_t attempt = 0;            // of this process to connect to this shard, growing: the newest one is the live one
+};
+struct ShardWelcome {                   // Welcome::body; only what never changes: another thread than the shard's answers
+  std::uint32_t slots = 0;              // granted; the worker's window is slots * buffer_bytes
+  std::uint64_t buffer_bytes = 0;       // ShardLayout::buffer_bytes, for the worker to compare
+  std::uint8_t keeps_snapshots = 0;     // 0: pushes need not be kept beyond their acknowledgement
+};
+struct ShardState {                     // once no older connection of this worker can change it any more
+  Version version;
+  std::uint64_t next_sequence = 0;      // of this worker
+  std::uint8_t initialised = 0;
+};
+struct Resume {
+  // The next new push will carry this one: pushes from the shard's next sequence up to here are lost. What has arrived of an
+  // unfinished push is forgotten.
+  std::uint64_t sequence = 0;
+};
+struct Initialise {
+  std::uint8_t last = 0;
+  std::vector<double> accumulators;     // per group; with the last fragment
+};
+// Bulk at slot * buffer_bytes + the fragment's place in the buffer. Fragments of one slice come in ascending order; a
+// fragment holds no byte of an absent slice. The header comes with the last fragment (whose bulk may be empty). Of a push that
+// the shard has decided before, the last fragment alone will do.
+struct PushFragment {
+  std::uint64_t sequence = 0;
+  std::uint32_t slot = 0;
+  std::uint8_t last = 0;
+  PushHeader header;                    // meaningful when last; header.worker is not sent: the connection says it
+};
+struct Pull {
+  std::uint64_t request = 0;
+};
+struct Ack {
+  std::uint64_t sequence = 0;
+  PushResult result;
+};
+struct Values {
+  std::uint64_t request = 0;
+  Version version;
+  std::uint8_t last = 0;
+};
+struct Durable {
+  std::uint64_t below = 0;
+};
+
+// ---- member and coordinator ---------------------------------------------------------------------------------------
+
+// What the first worker's program decides for the job; every other worker must offer the same.
+struct Agreement {
+  Schema schema;
+  std::int64_t max_staleness = -1;      // updates; -1: no bound
+  std::int64_t max_lead = -1;           // steps; -1: no bound
+  std::int32_t warm_up_steps = 0;       // synchronous steps at the start
+  std::int64_t samples = 0;             // data set size leased by Samples; 0: none
+  std::int64_t lease_samples = 0;       // samples per lease
+  std::int64_t epochs = 0;
+  std::uint64_t seed = 0;
+  std::uint8_t shuffle = 1;
+  bool operator==(const Agreement&) const = default;
+};
+
+struct JoinJob {                        // Hello::body of a member
+  std::int64_t pid = 0;
+};
+struct Joined {                         // to a new member
+  std::uint32_t incarnation = 0;        // of this life; it goes into the Hello of every data connection
+  std::int32_t workers = 0;
+  std::int32_t shards = 0;
+  std::vector<std::string> servers;     // "host:port" by server index
+};
+struct Progress {                       // a worker's beat, every heartbeat interval
+  std::int64_t step = 0;
+  std::int64_t samples = 0;
+  double loss = 0;                      // NaN: not reported
+  double mean_staleness = 0;
+  std::uint64_t pushed_bytes = 0, pulled_bytes = 0;
+  std::uint64_t lost = 0;               // pushes declared lost
+};
+struct Tick {
+  std::int64_t step = 0;                // steps done
+};
+struct MinimumClock {                   // follows Joined at once: where the clock of a new life starts
+  std::int64_t clock = 0;               // steps done by the slowest live worker
+  std::int32_t slowest = -1;            // the worker that the receiver waits for, for messages; -1: none
+  std::int64_t stalled_nanoseconds = 0; // since anyone whom the receiver waits for last made progress
+};
+struct ServerReady {
+  std::uint64_t schema = 0;             // Schema::hash() its shards were made for
+};
+struct ServerStatus {                   // a server's beat
+  std::int32_t server = 0;
+  ShardCounters counters;               // summed over its shards
+  std::uint64_t version = 0;            // sum over its shards
+  std::uint64_t snapshots = 0;
+  std::string snapshot_error;           // empty: the last one was written
+};
+struct AskLeases {
+  std::int32_t count = 0;
+};
+struct LeasesDone {
+  std::vector<std::uint64_t> leases;
+};
+struct Lease {
+  std::uint64_t id = 0;                 // > 0, unique in the job
+  std::int32_t epoch = 0;
+  std::int64_t begin = 0, end = 0;      // positions in the epoch's order; the order is permutation(samples, seed, epoch)
+  bool operator==(const Lease&) const = default;
+};
+struct Leases {
+  std::vector<Lease> leases;            // empty with `end`: all epochs are done
+  std::uint8_t end = 0;
+};
+struct Reason {
+  std::string text;
+};
+struct Fence {
+  std::int32_t worker = 0;
+  std::uint32_t below_incarnation = 0;  // lives below this one are over
+};
+
+// encode/decode of each, named alike; encode writes into `out` so that the steady state reuses its memory.
+void encode(const JoinShard&, Writer& out);
+void encode(const ShardWelcome&, Writer& out);
+void encode(const ShardState&, Writer& out);
+void encode(const Resume&, Writer& out);
+void encode(const Initialise&, Writer& out);
+void encode(const PushFragment&, Writer& out);
+void encode(const Pull&, Writer& out);
+void encode(const Ack&, Writer& out);
+void encode(const Values&, Writer& out);
+void encode(const Durable&, Writer& out);
+void encode(const Agreement&, Writer& out);
+void encode(const JoinJob&, Writer& out);
+void encode(const Joined&, Writer& out);
+void encode(const Progress&, Writer& out);
+void encode(const Tick&, Writer& out);
+void encode(const MinimumClock&, Writer& out);
+void encode(const ServerReady&, Writer& out);
+void encode(const ServerStatus&, Writer& out);
+void encode(const AskLeases&, Writer& out);
+void encode(const LeasesDone&, Writer& out);
+void encode(const Lease&, Writer& out);
+void encode(const Leases&, Writer& out);
+void encode(const Reason&, Writer& out);
+void encode(const Fence&, Writer& out);
+// e.g. auto ack = decode<Ack>(message.body);  into-form for PushFragment: decode_into(body, fragment) reuses its vectors.
+template <typename T>
+T decode(Bytes body);
+void decode_into(Bytes body, PushFragment& into);
+
+// The longest body between a worker and a shard of that layout.
+std::uint64_t largest_body_bytes(const Schema& schema, const ShardLayout& layout);
+
+}  // namespace downpour::ps

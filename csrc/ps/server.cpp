@@ -1,0 +1,198 @@
+#include "csrc/ps/server.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <utility>
+
+#include "csrc/base/error.h"
+#include "csrc/base/log.h"
+#include "csrc/ps/coordinator_link.h"
+#include "csrc/ps/shard_thread.h"
+#include "csrc/transport/tcp.h"
+
+namespace downpour::ps {
+namespace {
+
+// Adds up what a server says of its shards.
+void add(const ShardStatus& shard, ServerStatus& sum) {
+  const ShardCounters& from = shard.counters;
+  ShardCounters& to = sum.counters;
+  to.applied += from.applied;
+  to.stale += from.stale;
+  to.refused += from.refused;
+  to.duplicates += from.duplicates;
+  to.repeats += from.repeats;
+  to.lost += from.lost;
+  to.replayed += from.replayed;
+  to.pushed_bytes += from.pushed_bytes;
+  to.pulled_bytes += from.pulled_bytes;
+  to.max_staleness_seen = std::max(to.max_staleness_seen, from.max_staleness_seen);
+  for (std::size_t i = 0; i < to.staleness.size(); ++i) {
+    to.staleness[i] += from.staleness[i];
+  }
+  to.last_gradient_norm = std::hypot(to.last_gradient_norm, from.last_gradient_norm);
+  sum.version += shard.version;
+  sum.snapshots += shard.snapshots;
+  if (!shard.snapshot_error.empty()) {
+    sum.snapshot_error = shard.snapshot_error;
+  }
+}
+
+// One server process; itself the acceptor that leads each newcomer to its shard.
+class ServerProcess final : public transport::Acceptor {
+ public:
+  explicit ServerProcess(const ServerOptions& options)
+      : options_(options),
+        exposure_(options.insecure ? transport::Exposure::kInsecure : transport::Exposure::kLoopbackOnly),
+        socket_(options.listen_fd >= 0 ? Fd(options.listen_fd)
+                                       : transport::bind_socket(transport::parse_address(options.address), exposure_)),
+        loop_(clock_),
+        files_(disk_files()),
+        coordinator_(loop_, options_) {}
+  ~ServerProcess() override {
+    listener_.reset();   // nobody is led to a shard that ends
+    shards_.clear();
+  }
+
+  int run();
+  transport::Admission admit(const transport::Hello& hello, transport::Medium medium) override;
+  void on_connection(std::unique_ptr<transport::Connection> connection) override;
+
+ private:
+  bool is_mine(int shard) const { return server_of_shard(shard, shard_count_, server_count_) == options_.index; }
+  ShardThread* find(int shard);
+  void obey();
+  void make_shards();
+  void beat();
+  void save();
+  void note_failure(std::exception_ptr why);
+  void check_shards();
+
+  const ServerOptions options_;
+  const transport::Exposure exposure_;
+  SteadyClock clock_;
+  Fd socket_;
+  transport::Loop loop_;
+  std::unique_ptr<Files> files_;
+  CoordinatorLink coordinator_;
+  int shard_count_ = 0;
+  int server_count_ = 1;
+  std::vector<Fence> fences_;                              // all so far: shards made later obey them too
+  std::vector<std::unique_ptr<ShardThread>> shards_;       // unchanged while anybody listens
+  std::vector<int> indices_;                               // of the shards
+  std::unique_ptr<transport::Listener> listener_;
+  std::mutex mutex_;
+  std::exception_ptr failure_;                             // guarded by mutex_
+};
+
+int ServerProcess::run() {
+  TimePoint next_beat = loop_.now();
+  while (true) {
+    loop_.run_once(next_beat);
+    obey();
+    check_shards();
+    if (coordinator_.is_finished()) {
+      save();
+      return 0;
+    }
+    if (coordinator_.abort_reason()) {
+      log_error("server ", options_.index, ": the job was aborted: ", *coordinator_.abort_reason());
+      save();
+      return 1;
+    }
+    coordinator_.check_alive();
+    if (loop_.now() >= next_beat) {
+      beat();
+      next_beat = loop_.now() + options_.heartbeat;
+    }
+  }
+}
+
+void ServerProcess::obey() {
+  for (const Fence& fence : coordinator_.take_fences()) {
+    fences_.push_back(fence);
+    for (const auto& shard : shards_) {
+      shard->server().fence(fence);
+    }
+  }
+  if (listener_ == nullptr && coordinator_.joined() && coordinator_.agreement()) {
+    make_shards();
+  }
+}
+
+// Nobody is let in before all shards are there: a worker that comes earlier waits in the socket's queue.
+void ServerProcess::make_shards() {
+  shard_count_ = coordinator_.joined()->shards;
+  server_count_ = static_cast<int>(coordinator_.joined()->servers.size());
+  const Agreement& agreement = *coordinator_.agreement();
+  for (int shard = 0; shard < shard_count_; ++shard) {
+    if (is_mine(shard)) {
+      shards_.push_back(std::make_unique<ShardThread>(clock_, agreement, shard, shard_count_, options_, *files_,
+                                                      [this](std::exception_ptr why) { note_failure(std::move(why)); }));
+      indices_.push_back(shard);
+      for (const Fence& fence : fences_) {
+        shards_.back()->server().fence(fence);
+      }
+    }
+  }
+  listener_ = transport::listen_tcp(loop_, std::move(socket_), *this, transport::SharedMemory::kAuto, exposure_);
+  coordinator_.say_ready(agreement.schema.hash());
+}
+
+void ServerProcess::beat() {
+  ServerStatus status;
+  status.server = options_.index;
+  for (const auto& shard : shards_) {
+    add(shard->status(), status);
+  }
+  coordinator_.report(status);
+}
+
+void ServerProcess::save() {
+  listener_.reset();
+  for (const auto& shard : shards_) {
+    shard->save_and_end();
+  }
+  check_shards();
+}
+
+void ServerProcess::note_failure(std::exception_ptr why) {
+  const std::lock_guard lock(mutex_);
+  failure_ = std::move(why);
+  loop_.wake();
+}
+
+void ServerProcess::check_shards() {
+  const std::lock_guard lock(mutex_);
+  if (failure_ != nullptr) {
+    std::rethrow_exception(failure_);
+  }
+}
+
+ShardThread* ServerProcess::find(int shard) {
+  const auto found = std::find(indices_.begin(), indices_.end(), shard);
+  return found == indices_.end() ? nullptr : shards_[static_cast<std::size_t>(found - indices_.begin())].get();
+}
+
+transport::Admission ServerProcess::admit(const transport::Hello& hello, transport::Medium medium) {
+  const int shard = decode<JoinShard>(hello.body).shard;
+  if (ShardThread* const owner = find(shard)) {
+    return owner->server().admit(hello, medium);
+  }
+  transport::Admission refused;
+  refused.reason = concat("server ", options_.index, " of ", server_count_, " has no shard ", shard, " of ", shard_count_);
+  return refused;
+}
+
+// On the shard's own thread.
+void ServerProcess::on_connection(std::unique_ptr<transport::Connection> connection) {
+  ShardThread* const owner = find(decode<JoinShard>(connection->hello().body).shard);
+  owner->server().on_connection(std::move(connection));
+}
+
+}  // namespace
+
+int run_server(const ServerOptions& options) { return ServerProcess(options).run(); }
+
+}  // namespace downpour::ps

@@ -1,0 +1,63 @@
+#include "csrc/ps/shard_thread.h"
+
+#include <utility>
+
+namespace downpour::ps {
+namespace {
+
+constexpr Duration kLongestSleep = std::chrono::seconds(10);
+
+}  // namespace
+
+ShardThread::ShardThread(const Clock& clock, const Agreement& agreement, int shard, int shard_count,
+                         const ServerOptions& options, Files& files, std::function<void(std::exception_ptr)> failed)
+    : loop_(clock),
+      server_(loop_, agreement, shard, shard_count, options.job, options.snapshots, files),
+      failed_(std::move(failed)) {
+  server_.restore_from_snapshot();
+  look_at_shard();
+  thread_ = std::thread([this] { run(); });
+}
+
+ShardThread::~ShardThread() { end(); }
+
+void ShardThread::end() {
+  ending_ = true;
+  loop_.wake();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void ShardThread::save_and_end() {
+  saving_ = true;
+  end();
+  look_at_shard();
+}
+
+void ShardThread::run() {
+  try {
+    while (!ending_) {
+      loop_.run_once(loop_.now() + kLongestSleep, server_.spin());
+    }
+    if (saving_) {
+      server_.save();
+    }
+  } catch (...) {
+    failed_(std::current_exception());
+  }
+}
+
+ShardStatus ShardThread::status() {
+  loop_.post([this] { look_at_shard(); });
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+void ShardThread::look_at_shard() {
+  const std::lock_guard lock(mutex_);
+  status_ = {server_.shard().counters(), server_.shard().version().version, server_.snapshots_written(),
+             server_.snapshot_error()};
+}
+
+}  // namespace downpour::ps

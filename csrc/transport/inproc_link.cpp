@@ -1,0 +1,55 @@
+#include "csrc/transport/inproc_link.h"
+
+#include <utility>
+
+namespace downpour::transport {
+
+Parcel& Lane::push() {
+  Parcel parcel;
+  if (!spare_.empty()) {
+    parcel = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  if (first_ > 0 && parcels_.size() == parcels_.capacity()) {
+    parcels_.erase(parcels_.begin(), parcels_.begin() + static_cast<std::ptrdiff_t>(first_));
+    first_ = 0;
+  }
+  return parcels_.emplace_back(std::move(parcel));
+}
+
+Parcel Lane::pop() {
+  Parcel parcel = std::move(parcels_[first_++]);
+  if (waiting() == 0) {
+    clear();
+  }
+  return parcel;
+}
+
+void Lane::recycle(Parcel parcel) {
+  parcel.small.clear();
+  parcel.bulk = {};
+  parcel.kept_bulk.clear();
+  spare_.push_back(std::move(parcel));
+}
+
+void Lane::keep_bulk() {
+  for (std::size_t i = first_; i < parcels_.size(); ++i) {
+    parcels_[i].kept_bulk.assign(parcels_[i].bulk.begin(), parcels_[i].bulk.end());
+    parcels_[i].bulk = parcels_[i].kept_bulk;
+  }
+}
+
+void Lane::clear() {
+  parcels_.clear();
+  first_ = 0;
+}
+
+void Link::send(std::size_t direction, FrameType type, Bytes body) { lanes[direction].push().small = handshake_frame(type, body); }
+
+void Link::leave(std::size_t direction) {
+  ends[direction] = nullptr;
+  lanes[direction].clear();
+  lanes[1 - direction].keep_bulk();
+}
+
+}  // namespace downpour::transport

@@ -1,0 +1,76 @@
+#include "csrc/transport/send_queue.h"
+
+#include <algorithm>
+
+#include "csrc/base/error.h"
+
+namespace downpour::transport {
+
+void SendQueue::push(const FrameHeader& header, Bytes body, Bytes bulk) {
+  reclaim();
+  const std::size_t at = small_.size();
+  small_.resize(at + kFrameHeaderBytes);
+  encode_header(header, std::span(small_).subspan(at).first<kFrameHeaderBytes>());
+  small_.insert(small_.end(), body.begin(), body.end());
+  const std::size_t small_bytes = kFrameHeaderBytes + body.size();
+  if (!empty() && entries_.back().bulk.empty()) {
+    entries_.back().small_bytes += small_bytes;
+    entries_.back().bulk = bulk;
+  } else {
+    entries_.push_back({small_bytes, bulk});
+  }
+}
+
+// Moves what is unsent to the front before a vector would grow, when that frees at least half of it.
+void SendQueue::reclaim() {
+  if (small_begin_ * 2 >= small_.capacity() && small_begin_ > 0) {
+    small_.erase(small_.begin(), small_.begin() + static_cast<std::ptrdiff_t>(small_begin_));
+    small_begin_ = 0;
+  }
+  if (first_ * 2 >= entries_.capacity() && first_ > 0) {
+    entries_.erase(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(first_));
+    first_ = 0;
+  }
+}
+
+std::size_t SendQueue::gather(std::span<iovec> out) const {
+  std::size_t count = 0;
+  auto* small = const_cast<std::byte*>(small_.data()) + small_begin_;   // writev takes it without const and only reads
+  for (std::size_t i = first_; i < entries_.size() && count + 2 <= out.size(); ++i) {
+    const Entry& entry = entries_[i];
+    if (entry.small_bytes > 0) {
+      out[count++] = {small, entry.small_bytes};
+    }
+    if (!entry.bulk.empty()) {
+      out[count++] = {const_cast<std::byte*>(entry.bulk.data()), entry.bulk.size()};
+    }
+    small += entry.small_bytes;
+  }
+  return count;
+}
+
+void SendQueue::consume(std::size_t sent_bytes) {
+  while (sent_bytes > 0) {
+    DOWNPOUR_INTERNAL_ASSERT(!empty(), "more bytes sent than were queued");
+    Entry& entry = entries_[first_];
+    const std::size_t of_small = std::min(sent_bytes, entry.small_bytes);
+    entry.small_bytes -= of_small;
+    small_begin_ += of_small;
+    const std::size_t of_bulk = std::min(sent_bytes - of_small, entry.bulk.size());
+    entry.bulk = entry.bulk.subspan(of_bulk);
+    sent_bytes -= of_small + of_bulk;
+    first_ += entry.small_bytes == 0 && entry.bulk.empty() ? 1 : 0;
+  }
+  if (empty()) {
+    clear();
+  }
+}
+
+void SendQueue::clear() {
+  small_.clear();
+  small_begin_ = 0;
+  entries_.clear();
+  first_ = 0;
+}
+
+}  // namespace downpour::transport

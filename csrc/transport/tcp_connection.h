@@ -1,0 +1,42 @@
+#pragma once
+
+#include "csrc/base/fd.h"
+#include "csrc/transport/frame_reader.h"
+#include "csrc/transport/framed_connection.h"
+#include "csrc/transport/send_queue.h"
+#include "csrc/transport/window.h"
+
+namespace downpour::transport {
+
+// A connection over a TCP socket whose handshake is done: bulk bytes go from the sender's memory to the kernel and from the
+// kernel to the receiver's window.
+class TcpConnection final : public FramedConnection {
+ public:
+  TcpConnection(Loop& loop, Fd socket, Terms terms);   // Errors: CommError when the window cannot be had
+  ~TcpConnection() override { close(); }
+
+  Medium medium() const override { return Medium::kTcp; }
+  MutableBytes outgoing() override { return {}; }
+  MutableBytes incoming() override { return window_.bytes(); }
+  bool idle() const override { return queue_.empty(); }
+
+ private:
+  void transmit(const FrameHeader& header, Bytes body, Bytes bulk) override;
+  void flush() override;
+  void end() override;
+
+  void on_events(std::uint32_t events);
+  void receive();
+  bool dispatch_frames();            // false when closed or destroyed
+  void want_room(bool wanted);
+  void lose(int error);
+
+  Loop& loop_;
+  Fd socket_;
+  Window window_;
+  FrameReader reader_;
+  SendQueue queue_;
+  bool wants_room_ = false;          // EPOLLOUT is watched
+};
+
+}  // namespace downpour::transport

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "csrc/base/fd.h"
+#include "csrc/transport/frame.h"
+#include "csrc/transport/tcp.h"
+
+namespace downpour::transport {
+
+// A resolved address, ready for the kernel. A value.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  bool is_loopback() const;
+  Address address() const;
+};
+
+// Errors: Error for a name that does not resolve; AuthError for one off loopback unless kInsecure.
+std::vector<SocketAddress> resolve(const Address& address, Exposure exposure);
+
+// Options that every connection gets: no delay; keepalive and user timeout, since TCP alone never notices a dead link.
+void tune(int socket);
+
+std::string system_reason(int error);
+
+// One small frame at a time from a non-blocking stream socket, never reading past its end, so that what follows the handshake
+// stays for the connection. At most kLargestHandshakeBytes. Threads: one.
+class HandshakeReader {
+ public:
+  struct Frame {
+    FrameHeader header;
+    Bytes body;                      // valid until the next read
+  };
+  // nullopt when more bytes are to come. Errors: PeerLostError at end of file, ProtocolError for what is no handshake frame.
+  std::optional<Frame> read(int socket);
+
+ private:
+  bool fill(int socket, std::size_t until);
+
+  std::array<std::byte, 4096> bytes_;
+  std::size_t filled_ = 0;
+  std::optional<FrameHeader> header_;
+};
+
+// A handshake frame is small and the socket fresh: the kernel takes it whole. Errors: CommError when it does not.
+void send_handshake(int socket, FrameType type, Bytes body);
+
+}  // namespace downpour::transport

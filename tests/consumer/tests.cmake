@@ -1,0 +1,16 @@
+# Registers the consumer tests: the tree is installed once, then each case builds a project of its own against it.
+set(work "${PROJECT_BINARY_DIR}/consumer")
+add_test(NAME consumer.install COMMAND "${CMAKE_COMMAND}" --install "${PROJECT_BINARY_DIR}" --prefix "${work}/prefix")
+set_tests_properties(consumer.install PROPERTIES LABELS consumer FIXTURES_SETUP downpour_installed TIMEOUT 120)
+
+set(cases core core_pkg_config subdirectory)
+if(DOWNPOUR_WITH_TORCH)
+  list(APPEND cases torch torch_pkg_config torch_by_prefix find_torch_first find_torch_after fetch_content
+       no_libtorch not_a_libtorch old_libtorch other_minor two_libtorch)
+endif()
+foreach(case IN LISTS cases)
+  add_test(NAME consumer.${case}
+    COMMAND "${CMAKE_COMMAND}" -D CASE=${case} -D "SOURCE=${PROJECT_SOURCE_DIR}" -D "WORK=${work}/${case}" -D "PREFIX=${work}/prefix"
+            -D "CXX=${CMAKE_CXX_COMPILER}" -D "LIBTORCH=${DOWNPOUR_TORCH_FOLDER}" -P "${CMAKE_CURRENT_LIST_DIR}/run.cmake")
+  set_tests_properties(consumer.${case} PROPERTIES LABELS consumer FIXTURES_REQUIRED downpour_installed TIMEOUT 900)
+endforeach()

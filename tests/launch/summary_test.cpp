@@ -1,0 +1,111 @@
+#include "csrc/launch/summary.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+namespace downpour::launch {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+FailureRecord failure(Target who, ExitStatus status, Failed::Consequence consequence) {
+  FailureRecord record{.who = who, .life = 0, .pid = 4242, .host = "box", .when = WallTime(std::chrono::seconds(1)),
+                       .after = std::chrono::milliseconds(12300), .status = status, .consequence = consequence, .peak_memory_bytes = 3'200'000'000,
+                       .hint = "", .last_errors = {}, .log = "/run/logs/x.err"};
+  for (int line = 0; line < 50; ++line) {
+    record.last_errors.push_back("line " + std::to_string(line));
+  }
+  return record;
+}
+
+Summary failed_job() {
+  Summary summary;
+  summary.workers = 2;
+  summary.exit_code = 139;
+  summary.run_folder = "/run";
+  summary.failures = {failure(worker(0), {.code = 1}, Failed::Consequence::kRestart),
+                      failure(worker(1), {.signal = SIGSEGV, .core_dumped = true}, Failed::Consequence::kEndsJob),
+                      failure(worker(0), {.code = 1}, Failed::Consequence::kNone)};
+  return summary;
+}
+
+TEST(Summary, TheCauseComesFirstWithEverythingThatHelps) {
+  const Summary summary = failed_job();
+  ASSERT_NE(cause(summary), nullptr);
+  EXPECT_EQ(cause(summary)->who, worker(1));
+  const std::string text = to_text(summary);
+  EXPECT_THAT(text, HasSubstr("worker 1 failed first: killed by SIGSEGV (signal 11), core dumped"));
+  EXPECT_THAT(text, HasSubstr("pid 4242 on box"));
+  EXPECT_THAT(text, HasSubstr("1970-01-01T00:00:01.000Z"));
+  EXPECT_THAT(text, HasSubstr("12.3 s after its start"));
+  EXPECT_THAT(text, HasSubstr("peak memory 3.2 GB"));
+  EXPECT_THAT(text, HasSubstr("log: /run/logs/x.err"));
+  EXPECT_THAT(text, HasSubstr("  | line 49\n"));
+  EXPECT_THAT(text, HasSubstr("failed with exit code 139"));
+  EXPECT_THAT(text, HasSubstr("run folder /run"));
+  EXPECT_LT(text.find("worker 1 failed first"), text.find("afterwards: worker 0"));
+}
+
+TEST(Summary, TheJsonHoldsAllKeptLinesAndTheCause) {
+  const auto json = nlohmann::json::parse(to_json(failed_job()));
+  EXPECT_EQ(json["exit_code"], 139);
+  EXPECT_EQ(json["cause"]["role"], "worker");
+  EXPECT_EQ(json["cause"]["rank"], 1);
+  EXPECT_EQ(json["cause"]["signal"], "SIGSEGV");
+  EXPECT_EQ(json["cause"]["exit_code"], 139);
+  EXPECT_EQ(json["cause"]["core_dumped"], true);
+  EXPECT_EQ(json["cause"]["host"], "box");
+  EXPECT_EQ(json["cause"]["last_errors"].size(), 50u);
+  EXPECT_EQ(json["failures"].size(), 3u);
+  EXPECT_EQ(json["failures"][0]["consequence"], "restart");
+  EXPECT_TRUE(json["failures"][0]["signal"].is_null());
+}
+
+TEST(Summary, BytesThatAreNoTextDoNotBreakTheJson) {
+  Summary summary = failed_job();
+  summary.failures[1].last_errors = {std::string("\xff\xfe\0binary", 9)};
+  EXPECT_NO_THROW(nlohmann::json::parse(to_json(summary)));
+}
+
+TEST(Summary, APlainSuccessSaysNothing) { EXPECT_EQ(to_text(Summary{}), ""); }
+
+TEST(Summary, ATrainingRunSaysWhatItDid) {
+  Summary summary;
+  summary.elapsed = std::chrono::seconds(10);
+  summary.totals.any_progress = true;
+  summary.totals.samples = 120000;
+  summary.totals.samples_per_second = 9756;
+  summary.totals.shards.applied = 200;
+  summary.totals.shards.stale = 3;
+  summary.totals.shards.staleness[0] = 50;
+  summary.totals.shards.staleness[1] = 150;
+  summary.totals.shards.max_staleness_seen = 2;
+  summary.totals.shards.pushed_bytes = 1'200'000'000;
+  summary.totals.shards.pulled_bytes = 1'300'000'000;
+  summary.restarts = {{worker(1), 2}, {server(0), 1}};
+  const std::string text = to_text(summary);
+  EXPECT_THAT(text, HasSubstr("succeeded after 10.0 s"));
+  EXPECT_THAT(text, HasSubstr("120,000 (9,756 samples/s)"));
+  EXPECT_THAT(text, HasSubstr("1.2 GB pushed, 1.3 GB pulled"));
+  EXPECT_THAT(text, HasSubstr("0: 25.0 %, 1: 75.0 %; largest 2"));
+  EXPECT_THAT(text, HasSubstr("200 applied, 3 stale"));
+  EXPECT_THAT(text, HasSubstr("worker 1: 2, server 0: 1"));
+  EXPECT_THAT(text, Not(HasSubstr("LOST")));
+}
+
+TEST(Summary, LossesAndBrokenSnapshotsAreLoud) {
+  Summary summary;
+  summary.totals.any_progress = true;
+  summary.totals.lost = 4;
+  summary.totals.snapshot_error = "shard-0: No space left on device";
+  EXPECT_THAT(to_text(summary), HasSubstr("LOST       4 pushes"));
+  EXPECT_THAT(to_text(summary), HasSubstr("SNAPSHOTS FAIL: shard-0: No space left on device"));
+  EXPECT_EQ(nlohmann::json::parse(to_json(summary))["totals"]["lost"], 4);
+}
+
+}  // namespace
+}  // namespace downpour::launch
