@@ -20,10 +20,11 @@
 namespace downpour::launch {
 namespace {
 
-void forward(Signals& signals, pid_t worker) {
-  while (const auto received = signals.next()) {
-    if (ends_job(received->number) || for_workers(received->number)) {
-      ::kill(worker, received->number);
+void forward(Signals& signals, int lifeline) {
+  while (const auto number = signals.next()) {
+    if (ends_job(*number) || for_workers(*number)) {
+      const auto byte = static_cast<unsigned char>(*number);
+      [[maybe_unused]] const ssize_t written = ::write(lifeline, &byte, 1);
     }
   }
 }
@@ -47,11 +48,11 @@ std::optional<int> reap(pid_t worker) {
   ::_exit(status.shell_code());
 }
 
-[[noreturn]] void keep(Signals& signals, pid_t worker) {
+[[noreturn]] void keep(Signals& signals, int lifeline, pid_t worker) {
   while (true) {
     pollfd waiting{.fd = signals.fd(), .events = POLLIN, .revents = 0};
     ::poll(&waiting, 1, -1);
-    forward(signals, worker);
+    forward(signals, lifeline);
     if (const auto status = reap(worker)) {
       leave(*status);
     }
@@ -60,22 +61,27 @@ std::optional<int> reap(pid_t worker) {
 
 }  // namespace
 
+Keeper::Heard Keeper::next() {
+  unsigned char number = 0;
+  const ssize_t count = ::read(lifeline_.get(), &number, 1);
+  return {.signal = count == 1 ? std::optional<int>(number) : std::nullopt, .dead = count == 0};
+}
+
 Keeper split_off_keeper() {
   Signals signals;
   become_subreaper();
   int ends[2];
-  DOWNPOUR_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "pipe: ", std::strerror(errno));
+  DOWNPOUR_CHECK(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0, "pipe: ", std::strerror(errno));
   Fd reading(ends[0]);
   Fd writing(ends[1]);
-  const pid_t keeper = ::getpid();
   const pid_t child = ::fork();
   DOWNPOUR_CHECK(child >= 0, "fork: ", std::strerror(errno));
   if (child != 0) {
     reading.reset();
-    keep(signals, child);
+    keep(signals, writing.get(), child);
   }
   become_subreaper();
-  return {.pid = keeper, .lifeline = std::move(reading)};
+  return Keeper(std::move(reading));
 }
 
 }  // namespace downpour::launch

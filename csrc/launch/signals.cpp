@@ -28,12 +28,12 @@ Signals::Signals() {
   DOWNPOUR_CHECK(fd_, "signalfd: ", std::strerror(errno));
 }
 
-std::optional<ReceivedSignal> Signals::next() {
+std::optional<int> Signals::next() {
   signalfd_siginfo info{};
   if (::read(fd_.get(), &info, sizeof(info)) != sizeof(info)) {
     return std::nullopt;
   }
-  return ReceivedSignal{.number = static_cast<int>(info.ssi_signo), .sender = static_cast<pid_t>(info.ssi_pid)};
+  return static_cast<int>(info.ssi_signo);
 }
 
 bool ends_job(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }

@@ -1,17 +1,10 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <optional>
 
 #include "csrc/base/fd.h"
 
 namespace downpour::launch {
-
-struct ReceivedSignal {
-  int number = 0;
-  pid_t sender = 0;                        // 0: the kernel, a terminal
-};
 
 // The signals that a launcher answers to, as a descriptor to be polled. Blocked from construction on in the calling thread
 // and in all threads that it starts; spawned programs get them unblocked (child.h). SIGPIPE is ignored: a closed output is
@@ -20,7 +13,7 @@ class Signals {
  public:
   Signals();
   int fd() const { return fd_.get(); }
-  std::optional<ReceivedSignal> next();    // nullopt: none waits
+  std::optional<int> next();               // nullopt: none waits
 
  private:
   Fd fd_;

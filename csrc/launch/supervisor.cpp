@@ -64,11 +64,7 @@ void Supervisor::open_coordinator() {
 
 void Supervisor::watch_signals() {
   loop_.watch(job_.signals.fd(), EPOLLIN, [this](std::uint32_t) { on_signals(); });
-  loop_.watch(job_.keeper.lifeline.get(), EPOLLIN, [](std::uint32_t) {
-    // Nobody is left who would want an answer.
-    end_descendants(std::chrono::steady_clock::now() + kEndDeadline);
-    ::_exit(128 + SIGKILL);
-  });
+  loop_.watch(job_.keeper.fd(), EPOLLIN, [this](std::uint32_t) { on_keeper(); });
 }
 
 int Supervisor::run() {
@@ -230,26 +226,36 @@ bool Supervisor::owns(pid_t pid) const {
 }
 
 void Supervisor::on_signals() {
-  while (const auto received = job_.signals.next()) {
-    if (received->number == SIGCHLD) {
+  while (const auto number = job_.signals.next()) {
+    if (*number == SIGCHLD) {
       reap_adopted([this](pid_t pid) { return !owns(pid); });
-    } else if (received->sender == job_.keeper.pid) {
-      on_signal(*received);
     }
   }
 }
 
-void Supervisor::on_signal(const ReceivedSignal& received) {
-  if (ends_job(received.number)) {
+void Supervisor::on_keeper() {
+  const Keeper::Heard heard = job_.keeper.next();
+  if (heard.dead) {
+    // Nobody is left who would want an answer.
+    end_descendants(std::chrono::steady_clock::now() + kEndDeadline);
+    ::_exit(128 + SIGKILL);
+  }
+  if (heard.signal) {
+    on_forwarded(*heard.signal);
+  }
+}
+
+void Supervisor::on_forwarded(int signal) {
+  if (ends_job(signal)) {
     interrupted_ = true;
     if (!exit_code_) {
-      job_.journal.interrupted(received.number, job_.options.grace);
-      carry_out(policy_.interrupted(received.number, clock_.now()));
+      job_.journal.interrupted(signal, job_.options.grace);
+      carry_out(policy_.interrupted(signal, clock_.now()));
     }
-  } else if (for_workers(received.number)) {
+  } else if (for_workers(signal)) {
     for (const auto& [who, process] : processes_) {
       if (is_worker(who) && process.child) {
-        process.child->signal(received.number);
+        process.child->signal(signal);
       }
     }
   }

@@ -24,7 +24,7 @@ struct Job {
   const RunOptions& options;
   const Plan& plan;
   const JobSockets& sockets;
-  const Keeper& keeper;
+  Keeper& keeper;
   Signals& signals;
   Output& output;
   Journal& journal;
@@ -63,7 +63,8 @@ class Supervisor final : private ps::CoordinatorObserver {
   void on_child_event(Target who);
   void ended(Process& process);
   void on_signals();
-  void on_signal(const ReceivedSignal& received);
+  void on_keeper();
+  void on_forwarded(int signal);
   void carry_out(const Decisions& decisions);
   void carry_out(const StartProcess& decision) { start(decision.who, decision.life); }
   void carry_out(const SendSignal& decision);

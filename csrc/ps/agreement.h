@@ -12,6 +12,7 @@ namespace downpour::ps {
 std::optional<std::string> flaw(const Agreement& agreement);
 
 // nullopt when equal, else one sentence naming the first difference: "max_lead is 4 here, 8 there", or that of the schemas.
+// One without samples says nothing about them (they are agreed upon later than the model), so then they are not compared.
 std::optional<std::string> first_difference(const Agreement& here, const Agreement& there);
 
 }  // namespace downpour::ps

@@ -99,7 +99,8 @@ class Membership {
   // warn_after shows that this process itself stood still: that time counts as nobody's silence.
   Actions check(TimePoint now);
 
-  Actions offer(int worker, const Agreement& agreement);   // the first one decides; others are compared with it
+  // The first one decides, others are compared with it; the first one with samples adds those where the job has none yet.
+  Actions offer(int worker, const Agreement& agreement);
   Actions server_ready(int server, std::uint64_t schema);  // workers hear "agreed" once all servers are ready
   Actions tick(int worker, std::int64_t step);             // a worker's clock: steps done; never runs backwards
   // Answered now, or when some are given back, or at the end. A worker that still holds open leases is never kept waiting, since
@@ -111,7 +112,7 @@ class Membership {
   Actions finish(int worker);
 
   const std::optional<Agreement>& agreement() const { return agreement_; }
-  std::int64_t minimum_clock() const { return minimum_; }  // over live workers that do not finish; never falls
+  std::int64_t minimum_clock() const { return minimum_; }  // over live workers that step: neither finish nor wait for leases
   std::uint32_t incarnation(int worker) const;             // 0: never joined
   bool live(Target member) const;
   // Every worker finished and left, or is gone: the servers have been told to end.
@@ -164,6 +165,7 @@ class Membership {
   void warn(Target target, Member& member, Actions& out) const;
   std::optional<std::string> objection(const Agreement& agreement) const;
   void decide(int worker, const Agreement& agreement, Actions& out);
+  void add_samples(const Agreement& agreement);
   void refuse(int worker, const std::string& reason, Actions& out);
   Actions settled(Actions out);
   bool servers_ready() const;

@@ -56,6 +56,8 @@ Actions Membership::offer(int index, const Agreement& agreement) {
   }
   if (!agreement_) {
     decide(index, agreement, out);
+  } else if (agreement_->samples == 0 && agreement.samples > 0) {
+    add_samples(agreement);
   }
   worker->awaits_agreement = true;
   return settled(std::move(out));
@@ -67,15 +69,20 @@ void Membership::refuse(int worker, const std::string& reason, Actions& out) {
 }
 
 void Membership::decide(int worker, const Agreement& agreement, Actions& out) {
-  agreement_ = agreement;
   schema_ = agreement.schema.hash();
   decided_by_ = worker;
-  leases_.emplace(agreement.samples, std::max<std::int64_t>(agreement.lease_samples, 1), agreement.epochs);
+  add_samples(agreement);
   for (int server = 0; server < options_.servers; ++server) {
     if (live(server_target(server))) {
       out.emplace_back(SendSchema{server_target(server)});
     }
   }
+}
+
+// The model is agreed upon before its samples are; servers need not know of these.
+void Membership::add_samples(const Agreement& agreement) {
+  agreement_ = agreement;
+  leases_.emplace(agreement.samples, std::max<std::int64_t>(agreement.lease_samples, 1), agreement.epochs);
 }
 
 Actions Membership::server_ready(int index, std::uint64_t schema) {
@@ -236,8 +243,9 @@ Actions Membership::tick(int index, std::int64_t step) {
   return settled({});
 }
 
+// Whoever waits for leases makes no steps, and must not hold up those who work on the last ones.
 bool Membership::counts(const Worker& worker) const {
-  return worker.phase == Phase::kLive && worker.finish == Finish::kNotAsked;
+  return worker.phase == Phase::kLive && worker.finish == Finish::kNotAsked && worker.wants_leases == 0;
 }
 
 bool Membership::uses_clock() const {

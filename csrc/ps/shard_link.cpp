@@ -196,7 +196,6 @@ void ShardLink::on_message(transport::Connection& connection, const transport::M
 void ShardLink::on_state(const ShardState& state) {
   DOWNPOUR_CHECK_AS(ProtocolError, phase_ == Phase::kGreeted, "the state of the shard comes twice");
   phase_ = Phase::kReady;
-  failures_ = 0;
   known_ = state.next_sequence;
   durable_below_ = 0;
   if (state.initialised != 0) {
@@ -250,6 +249,7 @@ void ShardLink::on_ack(const Ack& ack) {
   DOWNPOUR_CHECK_AS(ProtocolError, ack.sequence == answered_ && record != nullptr && record->ended && record->in_flight,
                     "an acknowledgement of push ", ack.sequence, ", expected one of push ", answered_);
   ++answered_;
+  failures_ = 0;
   record->in_flight = false;
   if (!record->verdict) {
     record->verdict = ack.result.verdict;
@@ -280,6 +280,7 @@ void ShardLink::on_values(const transport::Message& message) {
                         (values.last != 0) == (end == connection_->incoming().size()) &&
                         (arrived_ == 0 || values.version == pulled_),
                     "values from byte ", message.bulk_offset, " on, expected from byte ", arrived_);
+  failures_ = 0;
   pulled_ = values.version;
   arrived_ = end;
   complete_ = values.last != 0;

@@ -102,7 +102,7 @@ class ShardLink final : public transport::Receiver {
   std::unique_ptr<transport::Connection> connection_;
   Phase phase_ = Phase::kDown;
   TimePoint retry_at_ = TimePoint::min();
-  int failures_ = 0;                   // in a row
+  int failures_ = 0;                   // in a row: connections that brought no answer
   std::uint64_t attempt_ = 0;
   std::exception_ptr refusal_;
   std::string trouble_;                // why the last connection ended

@@ -39,4 +39,13 @@ Admission decide(Acceptor& acceptor, const Hello& hello, Medium medium) {
   }
 }
 
+Window window_of(Admission& admission) {
+  try {
+    return Window(admission.welcome.to_acceptor_window_bytes);
+  } catch (const CommError& error) {
+    admission = refused(concat("the listener has no memory for the connection: ", error.what()));
+    return {};
+  }
+}
+
 }  // namespace downpour::transport

@@ -27,15 +27,15 @@ void Connector::close() {
 
 Welcome Connector::welcome_of(const FrameHeader& header, Bytes body) const {
   if (header.type == static_cast<std::uint16_t>(FrameType::kRefused)) {
-    throw ProtocolError(concat(peer_, " refused ", name(hello_.role), " ", hello_.rank, ", which speaks protocol version ",
+    throw ProtocolError(concat("refused ", name(hello_.role), " ", hello_.rank, ", which speaks protocol version ",
                                hello_.protocol, ": ", decode_refusal(body).reason));
   }
-  DOWNPOUR_CHECK_AS(ProtocolError, header.type == static_cast<std::uint16_t>(FrameType::kWelcome), peer_,
-                    ": expected a welcome, found a frame of type ", header.type);
+  DOWNPOUR_CHECK_AS(ProtocolError, header.type == static_cast<std::uint16_t>(FrameType::kWelcome),
+                    "expected a welcome, found a frame of type ", header.type);
   Welcome welcome = decode_welcome(body);
   const std::uint64_t limit = options_.largest_window_bytes;
-  DOWNPOUR_CHECK_AS(ProtocolError, welcome.to_acceptor_window_bytes <= limit && welcome.to_connector_window_bytes <= limit, peer_,
-                    " asks for windows of ", welcome.to_acceptor_window_bytes, " and ", welcome.to_connector_window_bytes,
+  DOWNPOUR_CHECK_AS(ProtocolError, welcome.to_acceptor_window_bytes <= limit && welcome.to_connector_window_bytes <= limit,
+                    "asks for windows of ", welcome.to_acceptor_window_bytes, " and ", welcome.to_connector_window_bytes,
                     " bytes; the limit is ", limit);
   return welcome;
 }

@@ -80,6 +80,7 @@ void FramedConnection::close() {
     transmit_credits();
     transmit({.type = static_cast<std::uint16_t>(FrameType::kGoodbye)}, {}, {});
     state_ = State::kClosed;
+    said_goodbye_ = true;
     heartbeat_.reset();
     end();
   }
@@ -127,13 +128,16 @@ bool FramedConnection::dispatch(const FrameHeader& header, Bytes body) {
   try {
     return deliver(header, body) && !life.expired() && is_open();
   } catch (const ProtocolError& error) {
-    if (life.expired() || !is_open()) {
-      return false;
+    if (!life.expired() && is_open()) {
+      reject(error);
     }
-    log_warning("connection with ", terms_.peer, " closed: ", error.what());
-    fail(std::make_exception_ptr(ProtocolError(concat(terms_.peer, ": ", error.what()))));
     return false;
   }
+}
+
+void FramedConnection::reject(const ProtocolError& error) {
+  log_warning("connection with ", terms_.peer, " closed: ", error.what());
+  fail(std::make_exception_ptr(ProtocolError(concat(terms_.peer, ": ", error.what()))));
 }
 
 // False when the peer said goodbye.

@@ -48,12 +48,15 @@ class FramedConnection : public Connection {
   virtual void end() = 0;                    // releases the medium; called once
 
   bool is_open() const { return state_ == State::kOpen; }
+  bool said_goodbye() const { return said_goodbye_; }   // in end(): whether close() ends it, or a failure
   const Terms& terms() const { return terms_; }
+  std::weak_ptr<const char> life() const { return life_; }   // expires with this: for code that called the layer above
   void heard();
   // Handles one frame of the peer. False when the connection is closed now, or destroyed: the caller must look at it no more.
   bool dispatch(const FrameHeader& header, Bytes body);
-  // Ends and tells the receiver; the last thing its caller does, since the receiver may destroy the connection.
+  // These end and tell the receiver; the last thing their caller does, since the receiver may destroy the connection.
   void fail(std::exception_ptr why);
+  void reject(const ProtocolError& error);   // logs too: what the peer sent is no frame, or none that may come now
   void transmit_credits();                   // those that grant() has gathered; for flush()
   bool has_credits_to_transmit() const { return granted_ > 0; }
 
@@ -70,6 +73,7 @@ class FramedConnection : public Connection {
   Loop* loop_;
   Terms terms_;
   State state_ = State::kOpen;
+  bool said_goodbye_ = false;
   std::uint32_t credits_ = 0;                // that we may take
   std::uint32_t taken_ = 0;                  // that the peer took and we have not granted back
   std::uint32_t granted_ = 0;                // granted back and not yet on their way

@@ -158,4 +158,12 @@ std::vector<std::byte> handshake_frame(FrameType type, Bytes body) {
   return frame;
 }
 
+HandshakeFrame decode_handshake_frame(Bytes bytes) {
+  DOWNPOUR_CHECK_AS(ProtocolError, bytes.size() >= kFrameHeaderBytes, "a handshake frame of ", bytes.size(), " bytes, shorter than its header");
+  const HandshakeFrame frame{decode_header(bytes.first<kFrameHeaderBytes>(), kHandshakeLimits), bytes.subspan(kFrameHeaderBytes)};
+  DOWNPOUR_CHECK_AS(ProtocolError, frame.header.body_bytes == frame.body.size(), "a handshake frame announces a body of ",
+                    frame.header.body_bytes, " bytes and has ", frame.body.size());
+  return frame;
+}
+
 }  // namespace downpour::transport

@@ -64,7 +64,13 @@ Claim decode_claim(Bytes body);
 Welcome decode_welcome(Bytes body);
 Refusal decode_refusal(Bytes body);  // characters that would break a line of a log become '.'
 
-// Header and body in one piece, ready to be sent.
+// Header and body in one piece, ready to be sent, and the way back.
 std::vector<std::byte> handshake_frame(FrameType type, Bytes body);
+struct HandshakeFrame {
+  FrameHeader header;
+  Bytes body;                        // points into what was decoded
+  bool is(FrameType type) const { return header.type == static_cast<std::uint16_t>(type); }
+};
+HandshakeFrame decode_handshake_frame(Bytes bytes);   // Errors: ProtocolError for anything but one whole frame
 
 }  // namespace downpour::transport

@@ -42,7 +42,7 @@ class InprocConnection final : public FramedConnection, public LinkEnd {
   std::size_t towards_us() const { return terms().side == Side::kAcceptor ? kToAcceptor : kToConnector; }
   void transmit(const FrameHeader& header, Bytes body, Bytes bulk) override;
   void flush() override { transmit_credits(); }
-  void end() override { link_->leave(towards_us()); }
+  void end() override { said_goodbye() ? link_->leave(towards_us()) : link_->break_off(towards_us()); }
 
   std::shared_ptr<Link> link_;             // shared with the network and the other end: whoever dies last
   Window window_;
@@ -88,8 +88,10 @@ void InprocConnector::receive(const FrameHeader& header, Bytes body) {
     Terms terms{Side::kConnector, hello(), welcome, &front(), peer() + " (inproc)", options().largest_body_bytes};
     Window window(terms.incoming_window_bytes());
     medium = std::make_unique<InprocConnection>(loop_, link_, std::move(window), std::move(terms));
-  } catch (const CommError&) {
-    return fail(std::current_exception());
+  } catch (const ProtocolError& error) {
+    return fail(std::make_exception_ptr(ProtocolError(concat(peer(), " (inproc): ", error.what()))));
+  } catch (const CommError& error) {
+    return fail(std::make_exception_ptr(CommError(concat(peer(), " (inproc): ", error.what()))));
   }
   open(std::move(medium), welcome);
 }
@@ -161,8 +163,13 @@ bool InprocNetwork::State::deliver_part(Link& link, std::size_t direction, const
 }
 
 void InprocNetwork::State::deliver_whole(const std::shared_ptr<Link>& link, std::size_t direction, const Parcel& parcel) {
-  const Bytes body = Bytes(parcel.small).subspan(kFrameHeaderBytes);
   LinkEnd* end = link->ends[direction];
+  if (parcel.is_end_of_file()) {
+    return end != nullptr ? end->lose(std::make_exception_ptr(PeerLostError(concat("the other end of the link to ", link->name,
+                                                                                   " (inproc) closed without a goodbye"))))
+                          : void();
+  }
+  const Bytes body = Bytes(parcel.small).subspan(kFrameHeaderBytes);
   if (end == nullptr) {
     if (direction == kToAcceptor && !std::exchange(link->has_met_acceptor, true)) {
       meet_acceptor(link, body);
@@ -193,12 +200,12 @@ void InprocNetwork::State::meet_acceptor(const std::shared_ptr<Link>& link, Byte
 
 void InprocNetwork::State::admit(const std::shared_ptr<Link>& link, const Hello& hello, Acceptor& acceptor) {
   Admission admission = decide(acceptor, hello, Medium::kInproc);
+  Window window = admission.accepted ? window_of(admission) : Window();
   if (!admission.accepted) {
     log_warning(link->name, " refused ", newcomer(hello, Medium::kInproc), ": ", admission.reason);
     return link->send(kToConnector, FrameType::kRefused, encode(Refusal{admission.reason}));
   }
   Terms terms{Side::kAcceptor, hello, admission.welcome, admission.receiver, newcomer(hello, Medium::kInproc), admission.largest_body_bytes};
-  Window window(terms.incoming_window_bytes());
   auto connection = std::make_unique<InprocConnection>(loop, link, std::move(window), std::move(terms));
   link->send(kToConnector, FrameType::kWelcome, encode(admission.welcome));
   acceptor.on_connection(std::move(connection));

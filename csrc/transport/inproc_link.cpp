@@ -46,6 +46,13 @@ void Lane::clear() {
 
 void Link::send(std::size_t direction, FrameType type, Bytes body) { lanes[direction].push().small = handshake_frame(type, body); }
 
+void Link::break_off(std::size_t direction) {
+  leave(direction);
+  if (ends[1 - direction] != nullptr) {
+    lanes[1 - direction].push().small.clear();
+  }
+}
+
 void Link::leave(std::size_t direction) {
   ends[direction] = nullptr;
   lanes[direction].clear();

@@ -21,6 +21,7 @@ struct Parcel {
   Bytes bulk;
   std::vector<std::byte> kept_bulk;        // where the sender closed before delivery
   std::uint64_t bytes() const { return small.size() + bulk.size(); }
+  bool is_end_of_file() const { return small.empty(); }
 };
 
 // One way of a link. Parcels go round, so that a steady stream allocates nothing.
@@ -60,6 +61,7 @@ struct Link {
 
   void send(std::size_t direction, FrameType type, Bytes body);
   void leave(std::size_t direction);       // the receiver of `direction` goes; what it sent still waits
+  void break_off(std::size_t direction);   // the same without a goodbye: the other end finds it lost after what it sent
 };
 
 }  // namespace downpour::transport

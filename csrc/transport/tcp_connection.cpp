@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "csrc/base/error.h"
+#include "csrc/transport/lingering.h"
 #include "csrc/transport/tcp_socket.h"
 
 namespace downpour::transport {
@@ -20,24 +21,37 @@ constexpr std::size_t kPartsPerCall = 64;
 
 }  // namespace
 
-TcpConnection::TcpConnection(Loop& loop, Fd socket, Terms terms)
+TcpConnection::TcpConnection(Loop& loop, Fd socket, Window window, Terms terms)
     : FramedConnection(&loop, std::move(terms)),
       loop_(loop),
       socket_(std::move(socket)),
-      window_(this->terms().incoming_window_bytes()),
+      window_(std::move(window)),
       reader_(this->terms().incoming_limits(), window_.bytes()) {
   loop_.watch(socket_.get(), EPOLLIN, [this](std::uint32_t events) { on_events(events); });
 }
 
-void TcpConnection::transmit(const FrameHeader& header, Bytes body, Bytes bulk) { queue_.push(header, body, bulk); }
+void TcpConnection::start_heartbeat(Duration interval, Duration warn_after, Duration silence) {
+  FramedConnection::start_heartbeat(interval, warn_after, silence);
+  give_up_unacknowledged_after(socket_.get(), silence);
+}
 
-// A failed send is only the herald: the same failure ends the next read, and is reported there, from the loop.
-void TcpConnection::flush() {
-  if (has_credits_to_transmit()) {
-    transmit_credits();
+void TcpConnection::transmit(const FrameHeader& header, Bytes body, Bytes bulk) {
+  if (send_error_ == 0) {
+    queue_.push(header, body, bulk);
   }
+}
+
+void TcpConnection::flush() {
+  if (!is_dispatching_) {
+    transmit_credits();
+    send_queued();
+    want_room(!queue_.empty());
+  }
+}
+
+void TcpConnection::send_queued() {
   std::array<iovec, kPartsPerCall> parts;
-  while (!queue_.empty()) {
+  for (std::size_t taken = 0; !queue_.empty() && taken < kBytesPerTurn;) {
     msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = queue_.gather(parts);
@@ -45,16 +59,18 @@ void TcpConnection::flush() {
     if (sent < 0 && errno == EINTR) {
       continue;
     }
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      return want_room(true);
-    }
     if (sent < 0) {
-      queue_.clear();
-      return;
+      if (errno != EAGAIN && errno != EWOULDBLOCK) {
+        // Reported by the loop when it reads the end of file, after what the peer sent before: that may be a goodbye.
+        send_error_ = errno;
+        queue_.clear();
+        ::shutdown(socket_.get(), SHUT_RDWR);
+      }
+      break;
     }
     queue_.consume(static_cast<std::size_t>(sent));
+    taken += static_cast<std::size_t>(sent);
   }
-  want_room(false);
 }
 
 void TcpConnection::want_room(bool wanted) {
@@ -65,9 +81,13 @@ void TcpConnection::want_room(bool wanted) {
 }
 
 void TcpConnection::end() {
-  flush();
+  if (said_goodbye()) {
+    send_queued();
+  }
   loop_.unwatch(socket_.get());
-  ::shutdown(socket_.get(), SHUT_WR);
+  if (said_goodbye() && send_error_ == 0) {
+    linger(loop_, std::move(socket_));
+  }
   socket_.reset();
 }
 
@@ -91,7 +111,7 @@ void TcpConnection::receive() {
       return;
     }
     if (got <= 0) {
-      return lose(got == 0 ? 0 : errno);
+      return lose(got == 0 ? send_error_ : errno);
     }
     taken += static_cast<std::size_t>(got);
     reader_.filled(static_cast<std::size_t>(got));
@@ -103,26 +123,42 @@ void TcpConnection::receive() {
 }
 
 bool TcpConnection::dispatch_frames() {
-  for (;;) {
-    const FrameReader::Frame* frame = nullptr;
-    try {
-      frame = reader_.next();
-    } catch (const ProtocolError& error) {
-      fail(std::make_exception_ptr(ProtocolError(concat(peer(), ": ", error.what()))));
-      return false;
+  is_dispatching_ = true;
+  const auto life = this->life();
+  try {
+    while (dispatch_next()) {
     }
-    if (frame == nullptr) {
-      return true;
+  } catch (...) {   // of the layer above
+    if (!life.expired()) {
+      is_dispatching_ = false;
+      loop_.post([this, life] { return life.expired() || !is_open() || dispatch_frames(); });
     }
-    if (!dispatch(frame->header, frame->body)) {
-      return false;
-    }
+    throw;
   }
+  if (life.expired() || !is_open()) {
+    return false;
+  }
+  is_dispatching_ = false;
+  flush();
+  return true;
+}
+
+// False when there is no whole frame, or no connection, any more.
+bool TcpConnection::dispatch_next() {
+  const FrameReader::Frame* frame = nullptr;
+  try {
+    frame = reader_.next();
+  } catch (const ProtocolError& error) {
+    reject(error);
+    return false;
+  }
+  return frame != nullptr && dispatch(frame->header, frame->body);
 }
 
 void TcpConnection::lose(int error) {
-  fail(std::make_exception_ptr(PeerLostError(concat(peer(), " was lost: ", error == 0 ? "its end closed without a goodbye" : system_reason(error),
-                                                    reader_.is_mid_frame() ? ", in the middle of a message" : ""))));
+  fail(std::make_exception_ptr(
+      PeerLostError(concat(peer(), " was lost: ", error == 0 ? "its end closed without a goodbye" : system_reason(error),
+                           reader_.is_mid_frame() ? ", in the middle of a message" : ""))));
 }
 
 }  // namespace downpour::transport

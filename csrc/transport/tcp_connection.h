@@ -12,13 +12,15 @@ namespace downpour::transport {
 // kernel to the receiver's window.
 class TcpConnection final : public FramedConnection {
  public:
-  TcpConnection(Loop& loop, Fd socket, Terms terms);   // Errors: CommError when the window cannot be had
+  // `window`: of terms.incoming_window_bytes().
+  TcpConnection(Loop& loop, Fd socket, Window window, Terms terms);
   ~TcpConnection() override { close(); }
 
   Medium medium() const override { return Medium::kTcp; }
   MutableBytes outgoing() override { return {}; }
   MutableBytes incoming() override { return window_.bytes(); }
   bool idle() const override { return queue_.empty(); }
+  void start_heartbeat(Duration interval, Duration warn_after, Duration silence) override;
 
  private:
   void transmit(const FrameHeader& header, Bytes body, Bytes bulk) override;
@@ -28,6 +30,8 @@ class TcpConnection final : public FramedConnection {
   void on_events(std::uint32_t events);
   void receive();
   bool dispatch_frames();            // false when closed or destroyed
+  bool dispatch_next();
+  void send_queued();
   void want_room(bool wanted);
   void lose(int error);
 
@@ -37,6 +41,8 @@ class TcpConnection final : public FramedConnection {
   FrameReader reader_;
   SendQueue queue_;
   bool wants_room_ = false;          // EPOLLOUT is watched
+  bool is_dispatching_ = false;      // answers gather and leave in one call
+  int send_error_ = 0;
 };
 
 }  // namespace downpour::transport

@@ -41,15 +41,21 @@ class TcpConnector final : public Connector {
   void on_connected();
   void try_again(int error);
   void on_frame();
-  void on_offer(const Offer& offer);
   void on_local_packet();
-  void open_tcp(const HandshakeReader::Frame& frame);
-  void open_shm(Received packet);
   void on_deadline();
+
+  // What a step of the handshake has led to, if it is over.
+  struct Opened {
+    std::unique_ptr<Connection> medium;
+    Welcome welcome;
+  };
+  template <typename Step>
+  void take(Step step);
+  std::optional<Opened> on_offer(const Offer& offer);
+  std::optional<Opened> open_tcp(const HandshakeFrame& frame);
+  std::optional<Opened> open_shm(Received packet);
   void drop(Fd& socket);
   void abandon() override;
-  template <typename Step>
-  void guarded(Step step);
 
   Loop& loop_;
   std::vector<SocketAddress> addresses_;
@@ -63,6 +69,7 @@ class TcpConnector final : public Connector {
   std::size_t attempts_ = 0;
   int last_error_ = 0;
   bool connected_ = false;
+  bool declines_ = false;            // the local socket was reached once and led nowhere
   TimePoint started_;
   Loop::TimerId deadline_ = 0;
   Loop::TimerId retry_ = 0;
@@ -79,15 +86,21 @@ TcpConnector::TcpConnector(Loop& loop, std::vector<SocketAddress> addresses, con
   retry_ = loop_.call_at(started_, [this] { attempt(); });   // from the loop, as all that may call the receiver
 }
 
-// Every step may find the world broken; then the receiver hears it, and nothing may follow.
+// Every step may find the world broken: then the receiver hears it. A listener that ends while we knock may come again.
 template <typename Step>
-void TcpConnector::guarded(Step step) {
+void TcpConnector::take(Step step) {
+  std::optional<Opened> opened;
   try {
-    step();
-  } catch (const CommError&) {
-    if (is_shaking_hands()) {
-      fail(std::current_exception());
-    }
+    opened = step();
+  } catch (const PeerLostError&) {
+    return try_again(ECONNRESET);
+  } catch (const ProtocolError& error) {
+    return fail(std::make_exception_ptr(ProtocolError(concat(peer(), ": ", error.what()))));
+  } catch (const CommError& error) {
+    return fail(std::make_exception_ptr(CommError(concat(peer(), ": ", error.what()))));
+  }
+  if (opened) {
+    open(std::move(opened->medium), opened->welcome);
   }
 }
 
@@ -110,74 +123,74 @@ void TcpConnector::on_connected() {
   int error = 0;
   socklen_t size = sizeof(error);
   ::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  if (error != 0) {
-    return try_again(error);
+  if (error != 0 || is_connected_to_itself(socket_.get())) {
+    return try_again(error != 0 ? error : ECONNREFUSED);
   }
   connected_ = true;
-  guarded([this] {
+  take([this]() -> std::optional<Opened> {
     send_handshake(socket_.get(), FrameType::kHello, encode(hello()));
     loop_.change(socket_.get(), EPOLLIN);
+    return std::nullopt;
   });
 }
 
 // Nobody listens, yet: a server may be starting again. Jittered, so that many workers do not knock in step.
 void TcpConnector::try_again(int error) {
   last_error_ = error;
+  connected_ = false;
   drop(socket_);
+  drop(local_);
   const auto jitter = Duration(static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(pause_.count()))));
   retry_ = loop_.call_at(loop_.now() + pause_ / 2 + jitter, [this] { attempt(); });
   pause_ = std::min(pause_ * 2, kLongestPause);
 }
 
 void TcpConnector::on_frame() {
-  guarded([this] {
-    std::optional<HandshakeReader::Frame> frame;
-    try {
-      frame = reader_.read(socket_.get());
-    } catch (const PeerLostError&) {
-      return try_again(ECONNRESET);   // a listener that ends while we knock: another one may come
-    }
+  take([this]() -> std::optional<Opened> {
+    const auto frame = reader_.read(socket_.get());
     if (!frame) {
-      return;
+      return std::nullopt;
     }
-    if (frame->header.type == static_cast<std::uint16_t>(FrameType::kOffer)) {
-      return on_offer(decode_offer(frame->body));
-    }
-    open_tcp(*frame);
+    return frame->is(FrameType::kOffer) ? on_offer(decode_offer(frame->body)) : open_tcp(*frame);
   });
 }
 
-void TcpConnector::on_offer(const Offer& offer) {
-  local_ = connect_local(offer.socket_name);
+std::optional<TcpConnector::Opened> TcpConnector::on_offer(const Offer& offer) {
+  local_ = declines_ ? Fd() : connect_local(offer.socket_name);
   if (local_ && is_same_user(local_.get())) {
+    declines_ = shared_memory_ != SharedMemory::kRequire;
     loop_.unwatch(socket_.get());   // stays open, since its end would take the offer back, but has nothing more to say
-    loop_.watch(local_.get(), EPOLLIN, [this](std::uint32_t) { guarded([this] { on_local_packet(); }); });
-    return send_handshake(local_.get(), FrameType::kClaim, encode(Claim{{offer.nonce[0], offer.nonce[1]}}));
+    loop_.watch(local_.get(), EPOLLIN, [this](std::uint32_t) { on_local_packet(); });
+    send_handshake(local_.get(), FrameType::kClaim, encode(Claim{{offer.nonce[0], offer.nonce[1]}}));
+    return std::nullopt;
   }
   local_.reset();
-  DOWNPOUR_CHECK_AS(CommError, shared_memory_ != SharedMemory::kRequire, peer(),
-                    ": shared memory is required, but its local socket cannot be reached from here (another machine, network "
+  DOWNPOUR_CHECK_AS(CommError, shared_memory_ != SharedMemory::kRequire,
+                    "shared memory is required, but its local socket cannot be reached from here (another machine, network "
                     "namespace or user)");
   send_handshake(socket_.get(), FrameType::kDecline, {});
+  return std::nullopt;
 }
 
-void TcpConnector::on_local_packet() { open_shm(receive_descriptors(local_.get(), kLargestHandshakeBytes, 3)); }
+void TcpConnector::on_local_packet() {
+  take([this] { return open_shm(receive_descriptors(local_.get(), kLargestHandshakeBytes, 3)); });
+}
 
-void TcpConnector::open_tcp(const HandshakeReader::Frame& frame) {
-  const Welcome welcome = welcome_of(frame.header, frame.body);
-  DOWNPOUR_CHECK_AS(CommError, shared_memory_ != SharedMemory::kRequire, peer(),
-                    ": shared memory is required, but the listener does not offer it");
+std::optional<TcpConnector::Opened> TcpConnector::open_tcp(const HandshakeFrame& frame) {
+  Welcome welcome = welcome_of(frame.header, frame.body);
+  DOWNPOUR_CHECK_AS(CommError, shared_memory_ != SharedMemory::kRequire,
+                    "shared memory is required, but the listener does not offer it");
   Terms terms{Side::kConnector, hello(), welcome, &front(), peer() + " (tcp)", options().largest_body_bytes};
+  Window window(terms.incoming_window_bytes());
   loop_.unwatch(socket_.get());
-  auto medium = std::make_unique<TcpConnection>(loop_, std::move(socket_), std::move(terms));
-  open(std::move(medium), welcome);
+  auto medium = std::make_unique<TcpConnection>(loop_, std::move(socket_), std::move(window), std::move(terms));
+  return Opened{std::move(medium), std::move(welcome)};
 }
 
-void TcpConnector::open_shm(Received packet) {
-  DOWNPOUR_CHECK_AS(ProtocolError, packet.message.size() >= kFrameHeaderBytes, peer(), ": a packet too short for a welcome");
-  const auto header = decode_header(std::span(packet.message).first<kFrameHeaderBytes>(), kHandshakeLimits);
-  const Welcome welcome = welcome_of(header, Bytes(packet.message).subspan(kFrameHeaderBytes));
-  DOWNPOUR_CHECK_AS(ProtocolError, packet.descriptors.size() == 3, peer(), ": expected 3 descriptors with the welcome, found ",
+std::optional<TcpConnector::Opened> TcpConnector::open_shm(Received packet) {
+  const HandshakeFrame frame = decode_handshake_frame(packet.message);
+  Welcome welcome = welcome_of(frame.header, frame.body);
+  DOWNPOUR_CHECK_AS(ProtocolError, packet.descriptors.size() == 3, "expected 3 descriptors with the welcome, found ",
                     packet.descriptors.size());
   Segment::Sizes sizes;
   sizes.to_acceptor_window_bytes = welcome.to_acceptor_window_bytes;
@@ -187,11 +200,13 @@ void TcpConnector::open_shm(Received packet) {
   ShmEnd end{Side::kConnector, std::move(local_), std::move(segment), std::move(packet.descriptors[1]), std::move(packet.descriptors[2])};
   medium_kind_ = Medium::kSharedMemory;
   auto medium = make_shm_connection(loop_, std::move(end), hello(), welcome, front(), peer() + " (shm)", options().largest_body_bytes);
-  open(std::move(medium), welcome);
+  return Opened{std::move(medium), std::move(welcome)};
 }
 
 void TcpConnector::on_deadline() {
-  const std::string state = connected_ ? "connected, but the handshake was not answered" : concat(attempts_, " attempts, the last one: ", system_reason(last_error_));
+  const std::string state = connected_        ? "connected, but the handshake was not answered"
+                            : last_error_ == 0 ? "no answer at all"
+                                               : concat("the last one of ", attempts_, " attempts: ", system_reason(last_error_));
   fail(std::make_exception_ptr(TimeoutError(concat("connecting to ", peer(), " as ", name(hello().role), " ", hello().rank,
                                                    " took more than ", seconds(loop_.now() - started_), " s: ", state))));
 }

@@ -3,16 +3,19 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "csrc/base/error.h"
 #include "csrc/base/log.h"
 #include "csrc/base/random.h"
 #include "csrc/transport/admission.h"
+#include "csrc/transport/lingering.h"
 #include "csrc/transport/local_socket.h"
 #include "csrc/transport/shm.h"
 #include "csrc/transport/tcp.h"
@@ -26,11 +29,13 @@ constexpr Duration kAcceptPause = std::chrono::milliseconds(100);   // after a f
 constexpr Duration kLogWindow = std::chrono::seconds(10);
 constexpr int kLogLinesPerWindow = 10;                              // a port scanner must not fill the disk
 
-// A newcomer whose handshake is going on. Its TCP socket leads; over shared memory the local socket takes over.
+// A newcomer whose handshake is going on. Its TCP socket leads; for shared memory it comes to the local socket too, and there
+// is another newcomer until it has shown which one it is.
 struct Newcomer {
   enum class Stage { kHello, kOffered, kClaiming };
 
   Stage stage = Stage::kHello;
+  std::string from;
   Fd socket;
   HandshakeReader reader;
   Hello hello;
@@ -38,9 +43,10 @@ struct Newcomer {
   Loop::TimerId deadline = 0;
 };
 
-struct Doorbells {
-  Fd to_acceptor{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  Fd to_connector{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+// A connection that only its loop may make.
+struct Arrival {
+  Loop* loop = nullptr;
+  std::function<std::unique_ptr<Connection>(Loop&)> make;
 };
 
 class TcpListener final : public Listener {
@@ -53,21 +59,23 @@ class TcpListener final : public Listener {
   using Newcomers = std::list<Newcomer>;
   using Who = Newcomers::iterator;
 
-  void accept_all(const Fd& listening, Newcomer::Stage stage);
-  void welcome_newcomer(Fd socket, Newcomer::Stage stage);
+  bool has_room(const Fd& listening) const;
+  void accept_all(const Fd& listening);
+  void receive_newcomer(const Fd& listening, Fd socket, std::string from);
   void pause();
   void update_watches();
 
+  // The steps of a handshake. Errors: CommError while `who` is still there.
   void on_newcomer(Who who);
-  void on_hello(Who who, const HandshakeReader::Frame& frame);
-  void on_claim(Who who);
+  std::optional<Arrival> advance(Who who);
+  std::optional<Arrival> on_hello(Who who, const HandshakeFrame& frame);
+  std::optional<Arrival> on_claim(Who who);
   void make_offer(Who who);
-  Who find_offer(const Claim& claim);
-  void admit(Who who, Medium medium);
-  void refuse(Who who, Medium medium, const std::string& reason);
-  void open_tcp(Who who, Admission admission);
-  void open_shm(Who who, Admission admission);
-  void hand_over(const Admission& admission, std::function<std::unique_ptr<Connection>(Loop&)> make);
+  std::optional<Arrival> admit(Who who, Medium medium);
+  std::optional<Arrival> refuse(Who who, Medium medium, const std::string& reason);
+  std::optional<Arrival> open_tcp(Who who, Admission admission);
+  std::optional<Arrival> open_shm(Who who, const Admission& admission);
+  void hand_over(const Arrival& arrival);
   void dismiss(Who who);
   void complain(const std::string& line);
 
@@ -89,14 +97,15 @@ TcpListener::TcpListener(Loop& loop, Fd socket, Acceptor& acceptor, SharedMemory
   ::fcntl(socket_.get(), F_SETFL, ::fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
   if (shared_memory_ != SharedMemory::kNever) {
     local_ = listen_local();
-    loop_.watch(local_.socket.get(), EPOLLIN, [this](std::uint32_t) { accept_all(local_.socket, Newcomer::Stage::kClaiming); });
+    loop_.watch(local_.socket.get(), EPOLLIN, [this](std::uint32_t) { accept_all(local_.socket); });
   }
-  loop_.watch(socket_.get(), EPOLLIN, [this](std::uint32_t) { accept_all(socket_, Newcomer::Stage::kHello); });
+  loop_.watch(socket_.get(), EPOLLIN, [this](std::uint32_t) { accept_all(socket_); });
 }
 
 TcpListener::~TcpListener() {
-  while (!newcomers_.empty()) {
-    dismiss(newcomers_.begin());
+  for (const Newcomer& newcomer : newcomers_) {
+    loop_.cancel(newcomer.deadline);
+    loop_.unwatch(newcomer.socket.get());
   }
   loop_.cancel(pause_timer_);
   loop_.unwatch(socket_.get());
@@ -105,29 +114,42 @@ TcpListener::~TcpListener() {
   }
 }
 
-void TcpListener::accept_all(const Fd& listening, Newcomer::Stage stage) {
-  while (newcomers_.size() < static_cast<std::size_t>(options_.pending_handshakes)) {
-    Fd socket(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+// Each door has its own limit: newcomers who wait for the local one must not be what keeps it shut.
+bool TcpListener::has_room(const Fd& listening) const {
+  const bool is_local = &listening == &local_.socket;
+  const auto here = std::ranges::count_if(
+      newcomers_, [is_local](const Newcomer& newcomer) { return (newcomer.stage == Newcomer::Stage::kClaiming) == is_local; });
+  return here < options_.pending_handshakes;
+}
+
+void TcpListener::accept_all(const Fd& listening) {
+  while (has_room(listening)) {
+    SocketAddress from;
+    from.size = sizeof(from.storage);
+    Fd socket(::accept4(listening.get(), reinterpret_cast<sockaddr*>(&from.storage), &from.size, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
       const bool is_drained = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED;
       return is_drained ? void() : pause();
     }
-    welcome_newcomer(std::move(socket), stage);
+    receive_newcomer(listening, std::move(socket), &listening == &socket_ ? from.address().text() : "the local socket");
   }
   update_watches();
 }
 
-void TcpListener::welcome_newcomer(Fd socket, Newcomer::Stage stage) {
-  if (stage == Newcomer::Stage::kHello) {
-    tune(socket.get());
-  } else if (!is_same_user(socket.get())) {
+void TcpListener::receive_newcomer(const Fd& listening, Fd socket, std::string from) {
+  const bool is_local = &listening == &local_.socket;
+  if (is_local && !is_same_user(socket.get())) {
     return complain("a process of another user at the local socket was turned away");
   }
+  if (!is_local) {
+    tune(socket.get());
+  }
   const Who who = newcomers_.emplace(newcomers_.end());
-  who->stage = stage;
+  who->stage = is_local ? Newcomer::Stage::kClaiming : Newcomer::Stage::kHello;
+  who->from = std::move(from);
   who->socket = std::move(socket);
   who->deadline = loop_.call_at(loop_.now() + options_.handshake_deadline, [this, who] {
-    complain(concat("a newcomer at ", address(), " did not finish its handshake within ", seconds(options_.handshake_deadline), " s"));
+    complain(concat(who->from, " did not finish its handshake at ", address(), " within ", seconds(options_.handshake_deadline), " s"));
     dismiss(who);
   });
   loop_.watch(who->socket.get(), EPOLLIN, [this, who](std::uint32_t) { on_newcomer(who); });
@@ -137,6 +159,7 @@ void TcpListener::pause() {
   complain(concat("accepting at ", address(), " pauses: ", system_reason(errno)));
   is_paused_ = true;
   update_watches();
+  loop_.cancel(pause_timer_);
   pause_timer_ = loop_.call_at(loop_.now() + kAcceptPause, [this] {
     is_paused_ = false;
     update_watches();
@@ -145,41 +168,47 @@ void TcpListener::pause() {
 
 // Newcomers beyond the limit wait in the kernel's queue.
 void TcpListener::update_watches() {
-  const bool open = !is_paused_ && newcomers_.size() < static_cast<std::size_t>(options_.pending_handshakes);
-  const std::uint32_t events = open ? static_cast<std::uint32_t>(EPOLLIN) : 0;
-  loop_.change(socket_.get(), events);
-  if (local_.socket) {
-    loop_.change(local_.socket.get(), events);
+  for (const Fd* listening : {&socket_, &local_.socket}) {
+    if (*listening) {
+      loop_.change(listening->get(), !is_paused_ && has_room(*listening) ? static_cast<std::uint32_t>(EPOLLIN) : 0);
+    }
   }
 }
 
 void TcpListener::on_newcomer(Who who) {
+  std::optional<Arrival> arrival;
   try {
-    if (who->stage == Newcomer::Stage::kClaiming) {
-      return on_claim(who);
-    }
-    if (const auto frame = who->reader.read(who->socket.get())) {
-      on_hello(who, *frame);
-    }
+    arrival = advance(who);
   } catch (const CommError& error) {
-    complain(concat("a newcomer at ", address(), " was turned away: ", error.what()));
-    dismiss(who);
+    complain(concat(who->from, " was turned away at ", address(), ": ", error.what()));
+    return dismiss(who);
+  }
+  if (arrival) {
+    hand_over(*arrival);
   }
 }
 
-void TcpListener::on_hello(Who who, const HandshakeReader::Frame& frame) {
-  const bool offered = who->stage == Newcomer::Stage::kOffered;
-  const FrameType expected = offered ? FrameType::kDecline : FrameType::kHello;
-  DOWNPOUR_CHECK_AS(ProtocolError, frame.header.type == static_cast<std::uint16_t>(expected), "expected a frame of type ",
-                    static_cast<int>(expected), " in the handshake, found ", frame.header.type);
-  if (offered) {
+std::optional<Arrival> TcpListener::advance(Who who) {
+  if (who->stage == Newcomer::Stage::kClaiming) {
+    return on_claim(who);
+  }
+  const auto frame = who->reader.read(who->socket.get());
+  return frame ? on_hello(who, *frame) : std::nullopt;
+}
+
+std::optional<Arrival> TcpListener::on_hello(Who who, const HandshakeFrame& frame) {
+  const FrameType expected = who->stage == Newcomer::Stage::kOffered ? FrameType::kDecline : FrameType::kHello;
+  DOWNPOUR_CHECK_AS(ProtocolError, frame.is(expected), "expected a frame of type ", static_cast<int>(expected),
+                    " in the handshake, found ", frame.header.type);
+  if (who->stage == Newcomer::Stage::kOffered) {
     return admit(who, Medium::kTcp);
   }
   who->hello = decode_hello(frame.body);
   if (who->hello.protocol == kProtocolVersion && who->hello.wants_shared_memory != 0 && local_.socket) {
-    return make_offer(who);
+    make_offer(who);
+    return std::nullopt;
   }
-  admit(who, Medium::kTcp);
+  return admit(who, Medium::kTcp);
 }
 
 void TcpListener::make_offer(Who who) {
@@ -188,79 +217,105 @@ void TcpListener::make_offer(Who who) {
   send_handshake(who->socket.get(), FrameType::kOffer, encode(who->offer));
 }
 
-void TcpListener::on_claim(Who who) {
+std::optional<Arrival> TcpListener::on_claim(Who who) {
   const Received packet = receive_descriptors(who->socket.get(), kLargestHandshakeBytes, 0);
-  DOWNPOUR_CHECK_AS(ProtocolError, packet.message.size() >= kFrameHeaderBytes, "a packet too short for a claim");
-  const auto header = decode_header(std::span(packet.message).first<kFrameHeaderBytes>(), kHandshakeLimits);
-  const Bytes body = Bytes(packet.message).subspan(kFrameHeaderBytes);
-  DOWNPOUR_CHECK_AS(ProtocolError, header.type == static_cast<std::uint16_t>(FrameType::kClaim) && header.body_bytes == body.size(),
-                    "expected a claim at the local socket, found a frame of type ", header.type);
-  const Who claimed = find_offer(decode_claim(body));
+  const HandshakeFrame frame = decode_handshake_frame(packet.message);
+  DOWNPOUR_CHECK_AS(ProtocolError, frame.is(FrameType::kClaim), "expected a claim at the local socket, found a frame of type ",
+                    frame.header.type);
+  const Claim claim = decode_claim(frame.body);
+  const Who claimed = std::ranges::find_if(newcomers_, [&claim](const Newcomer& newcomer) {
+    return newcomer.stage == Newcomer::Stage::kOffered && std::ranges::equal(newcomer.offer.nonce, claim.nonce);
+  });
   DOWNPOUR_CHECK_AS(ProtocolError, claimed != newcomers_.end(), "a claim to an offer that nobody was made");
   who->hello = std::move(claimed->hello);
+  who->from = std::move(claimed->from);
   dismiss(claimed);
-  admit(who, Medium::kSharedMemory);
+  return admit(who, Medium::kSharedMemory);
 }
 
-TcpListener::Who TcpListener::find_offer(const Claim& claim) {
-  for (Who who = newcomers_.begin(); who != newcomers_.end(); ++who) {
-    if (who->stage == Newcomer::Stage::kOffered && who->offer.nonce[0] == claim.nonce[0] && who->offer.nonce[1] == claim.nonce[1]) {
-      return who;
-    }
+std::optional<Arrival> TcpListener::admit(Who who, Medium medium) {
+  if (medium == Medium::kTcp && shared_memory_ == SharedMemory::kRequire && who->hello.protocol == kProtocolVersion) {
+    return refuse(who, medium, "shared memory is required here, and the newcomer does not want it or cannot reach the local "
+                               "socket (another machine, network namespace or user)");
   }
-  return newcomers_.end();
-}
-
-void TcpListener::admit(Who who, Medium medium) {
   Admission admission = decide(acceptor_, who->hello, medium);
   if (!admission.accepted) {
     return refuse(who, medium, admission.reason);
   }
-  medium == Medium::kTcp ? open_tcp(who, std::move(admission)) : open_shm(who, std::move(admission));
+  return medium == Medium::kTcp ? open_tcp(who, std::move(admission)) : open_shm(who, admission);
 }
 
-void TcpListener::refuse(Who who, Medium medium, const std::string& reason) {
-  complain(concat(address(), " refused ", newcomer(who->hello, medium), ": ", reason));
+std::optional<Arrival> TcpListener::refuse(Who who, Medium medium, const std::string& reason) {
+  complain(concat(address(), " refused ", newcomer(who->hello, medium), " from ", who->from, ": ", reason));
   send_handshake(who->socket.get(), FrameType::kRefused, encode(Refusal{reason}));
+  loop_.unwatch(who->socket.get());
+  linger(loop_, std::move(who->socket));
   dismiss(who);
+  return std::nullopt;
 }
 
-void TcpListener::open_tcp(Who who, Admission admission) {
+std::optional<Arrival> TcpListener::open_tcp(Who who, Admission admission) {
+  Window window = window_of(admission);
+  if (!admission.accepted) {
+    return refuse(who, Medium::kTcp, admission.reason);
+  }
   send_handshake(who->socket.get(), FrameType::kWelcome, encode(admission.welcome));
+  loop_.unwatch(who->socket.get());
   Terms terms{Side::kAcceptor, who->hello, admission.welcome, admission.receiver, newcomer(who->hello, Medium::kTcp),
               admission.largest_body_bytes};
-  loop_.unwatch(who->socket.get());
-  auto socket = std::make_shared<Fd>(std::move(who->socket));   // shared only because std::function copies
+  // Shared only because std::function copies.
+  const auto socket = std::make_shared<Fd>(std::move(who->socket));
+  const auto shared_window = std::make_shared<Window>(std::move(window));
   dismiss(who);
-  hand_over(admission, [socket, terms](Loop& loop) { return std::make_unique<TcpConnection>(loop, std::move(*socket), terms); });
+  return Arrival{admission.loop, [socket, shared_window, terms](Loop& loop) {
+                   return std::make_unique<TcpConnection>(loop, std::move(*socket), std::move(*shared_window), terms);
+                 }};
 }
 
-void TcpListener::open_shm(Who who, Admission admission) {
+// Who sleeps on which doorbell.
+struct Doorbells {
+  Fd acceptor{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  Fd connector{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+};
+
+std::optional<Arrival> TcpListener::open_shm(Who who, const Admission& admission) {
   Segment::Sizes sizes;
   sizes.to_acceptor_window_bytes = admission.welcome.to_acceptor_window_bytes;
   sizes.to_connector_window_bytes = admission.welcome.to_connector_window_bytes;
-  auto segment = Segment::create(sizes);
+  const auto end = std::make_shared<ShmEnd>();   // shared only because std::function copies
   Doorbells bells;
-  DOWNPOUR_CHECK_AS(CommError, bells.to_acceptor && bells.to_connector, "eventfd failed: ", system_reason(errno));
-  const int descriptors[] = {segment->fd(), bells.to_connector.get(), bells.to_acceptor.get()};
+  try {
+    DOWNPOUR_CHECK_AS(CommError, bells.acceptor && bells.connector, "eventfd failed: ", system_reason(errno));
+    end->segment = Segment::create(sizes);
+  } catch (const CommError& error) {
+    return refuse(who, Medium::kSharedMemory, error.what());
+  }
+  const int descriptors[] = {end->segment->fd(), bells.connector.get(), bells.acceptor.get()};
   send_descriptors(who->socket.get(), handshake_frame(FrameType::kWelcome, encode(admission.welcome)), descriptors);
   loop_.unwatch(who->socket.get());
-  auto end = std::make_shared<ShmEnd>();   // shared only because std::function copies
-  *end = {Side::kAcceptor, std::move(who->socket), std::move(segment), std::move(bells.to_acceptor), std::move(bells.to_connector)};
+  end->socket = std::move(who->socket);
+  end->sleeps_on = std::move(bells.acceptor);
+  end->rings = std::move(bells.connector);
   const Hello hello = who->hello;
   dismiss(who);
-  hand_over(admission, [end, hello, admission](Loop& loop) {
-    return make_shm_connection(loop, std::move(*end), hello, admission.welcome, *admission.receiver,
-                               newcomer(hello, Medium::kSharedMemory), admission.largest_body_bytes);
-  });
+  return Arrival{admission.loop, [end, hello, admission](Loop& loop) {
+                   return make_shm_connection(loop, std::move(*end), hello, admission.welcome, *admission.receiver,
+                                              newcomer(hello, Medium::kSharedMemory), admission.largest_body_bytes);
+                 }};
 }
 
-void TcpListener::hand_over(const Admission& admission, std::function<std::unique_ptr<Connection>(Loop&)> make) {
-  if (admission.loop == nullptr || admission.loop == &loop_) {
-    return acceptor_.on_connection(make(loop_));
-  }
-  Loop& target = *admission.loop;
-  target.post([&target, &acceptor = acceptor_, make = std::move(make)] { acceptor.on_connection(make(target)); });
+void TcpListener::hand_over(const Arrival& arrival) {
+  Loop& target = arrival.loop != nullptr ? *arrival.loop : loop_;
+  const auto arrive = [&target, &acceptor = acceptor_, make = arrival.make] {
+    std::unique_ptr<Connection> connection;
+    try {
+      connection = make(target);
+    } catch (const CommError& error) {
+      return log_warning("an admitted newcomer was dropped: ", error.what());
+    }
+    acceptor.on_connection(std::move(connection));   // the listener may be gone afterwards
+  };
+  &target == &loop_ ? arrive() : target.post(arrive);
 }
 
 void TcpListener::dismiss(Who who) {

@@ -4,9 +4,11 @@
 #include <netdb.h>
 #include <netinet/tcp.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <system_error>
 
 #include "csrc/transport/handshake.h"
@@ -17,7 +19,6 @@ namespace {
 constexpr int kKeepaliveIdle_s = 1;
 constexpr int kKeepaliveInterval_s = 1;
 constexpr int kKeepaliveProbes = 3;
-constexpr int kUnackedTimeout_ms = 20'000;
 
 void set_option(int socket, int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof(value)); }
 
@@ -43,7 +44,8 @@ bool SocketAddress::is_loopback() const {
     const auto& in = reinterpret_cast<const sockaddr_in&>(storage);
     return ntohl(in.sin_addr.s_addr) >> 24 == 127;
   }
-  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr);
+  const in6_addr& in6 = reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&in6) || (IN6_IS_ADDR_V4MAPPED(&in6) && in6.s6_addr[12] == 127);
 }
 
 Address SocketAddress::address() const {
@@ -88,7 +90,21 @@ void tune(int socket) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdle_s);
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveInterval_s);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes);
-  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnackedTimeout_ms);
+}
+
+void give_up_unacknowledged_after(int socket, Duration silence) {
+  const auto limit = std::chrono::ceil<std::chrono::milliseconds>(silence).count();
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min<std::int64_t>(limit, std::numeric_limits<int>::max())));
+}
+
+bool is_connected_to_itself(int socket) {
+  sockaddr_storage ours{};
+  sockaddr_storage theirs{};
+  socklen_t our_size = sizeof(ours);
+  socklen_t their_size = sizeof(theirs);
+  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&ours), &our_size) == 0 &&
+         ::getpeername(socket, reinterpret_cast<sockaddr*>(&theirs), &their_size) == 0 && our_size == their_size &&
+         std::memcmp(&ours, &theirs, our_size) == 0;
 }
 
 Fd bind_socket(const Address& address, Exposure exposure) {
@@ -112,7 +128,7 @@ Address local_address(int socket) {
   return local.address();
 }
 
-std::optional<HandshakeReader::Frame> HandshakeReader::read(int socket) {
+std::optional<HandshakeFrame> HandshakeReader::read(int socket) {
   if (!header_) {
     if (!fill(socket, kFrameHeaderBytes)) {
       return std::nullopt;
@@ -122,7 +138,7 @@ std::optional<HandshakeReader::Frame> HandshakeReader::read(int socket) {
   if (!fill(socket, kFrameHeaderBytes + header_->body_bytes)) {
     return std::nullopt;
   }
-  const Frame frame{*header_, Bytes(bytes_).subspan(kFrameHeaderBytes, header_->body_bytes)};
+  const HandshakeFrame frame{*header_, Bytes(bytes_).subspan(kFrameHeaderBytes, header_->body_bytes)};
   header_.reset();
   filled_ = 0;
   return frame;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "csrc/base/fd.h"
-#include "csrc/transport/frame.h"
+#include "csrc/transport/handshake.h"
 #include "csrc/transport/tcp.h"
 
 namespace downpour::transport {
@@ -26,8 +26,12 @@ struct SocketAddress {
 // Errors: Error for a name that does not resolve; AuthError for one off loopback unless kInsecure.
 std::vector<SocketAddress> resolve(const Address& address, Exposure exposure);
 
-// Options that every connection gets: no delay; keepalive and user timeout, since TCP alone never notices a dead link.
+// Options that every connection gets: no delay; keepalive, since TCP alone never notices a dead link that is idle.
 void tune(int socket);
+// The same for a link with unacknowledged bytes. Not before heartbeats are wanted: a peer in a debugger takes nothing either.
+void give_up_unacknowledged_after(int socket, Duration silence);
+// A connect to a free port of this machine may meet itself there (TCP's simultaneous open).
+bool is_connected_to_itself(int socket);
 
 std::string system_reason(int error);
 
@@ -35,17 +39,14 @@ std::string system_reason(int error);
 // stays for the connection. At most kLargestHandshakeBytes. Threads: one.
 class HandshakeReader {
  public:
-  struct Frame {
-    FrameHeader header;
-    Bytes body;                      // valid until the next read
-  };
-  // nullopt when more bytes are to come. Errors: PeerLostError at end of file, ProtocolError for what is no handshake frame.
-  std::optional<Frame> read(int socket);
+  // nullopt when more bytes are to come; the body is valid until the next read. Errors: PeerLostError at end of file,
+  // ProtocolError for what is no handshake frame.
+  std::optional<HandshakeFrame> read(int socket);
 
  private:
   bool fill(int socket, std::size_t until);
 
-  std::array<std::byte, 4096> bytes_;
+  std::array<std::byte, kLargestHandshakeBytes> bytes_;
   std::size_t filled_ = 0;
   std::optional<FrameHeader> header_;
 };

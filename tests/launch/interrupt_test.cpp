@@ -119,7 +119,7 @@ TEST(Interrupt, DuringTheStartIsInTimeToo) {
 
 TEST(Interrupt, WhileARestartIsPendingNothingIsStartedAnyMore) {
   Launched job({"run", "-s", "1", "--max-restarts", "100", "--", "sh", "-c", "echo life $DOWNPOUR_RESTARTS; exit 1"});
-  job.wait_for("life 7");   // pauses are long by now
+  job.wait_for("life 5");   // pauses are long by now
   job.signal_group(SIGINT);
   EXPECT_EQ(job.wait(), 130);
   EXPECT_TRUE(job.all_gone());

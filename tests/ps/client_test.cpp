@@ -148,6 +148,7 @@ TEST(Client, AnAbandonedPushLeavesNothingBehind) {
     EXPECT_EQ(worker.value(0), 2);
     EXPECT_EQ(worker.value(1), 2);
     EXPECT_EQ(worker.client.settle().applied, 4u);
+    EXPECT_EQ(worker.client.counters().reconnects, 0u);
   }
 }
 

@@ -1,0 +1,142 @@
+#include "optimizers/downpour_sgd.h"
+
+#include <unistd.h>
+
+#include "csrc/base/environment.h"
+#include "csrc/base/malloc_settings.h"
+#include "optimizers/departures.h"
+#include "optimizers/embedded_job.h"
+#include "optimizers/errors.h"
+#include "optimizers/gradient_hooks.h"
+#include "optimizers/optimizer_state.h"
+#include "optimizers/server_job.h"
+
+namespace downpour {
+namespace {
+
+using optimizers::Training;
+
+std::unique_ptr<optimizers::Job> make_job(optimizers::Replica& replica) {
+  const Environment environment = read_environment();
+  TORCH_CHECK(environment.role != ProcessRole::kServer, "DownpourSGD: this process was started as a server (DOWNPOUR_ROLE)");
+  TORCH_CHECK(environment.world_size == 1 || environment.servers > 0, "DownpourSGD: ", environment.world_size,
+              " workers share no parameters without a server; start them with `downpour run --servers 1 --workers ",
+              environment.world_size, " -- program`");
+  if (environment.role == ProcessRole::kAlone || environment.servers == 0) {
+    return std::make_unique<optimizers::EmbeddedJob>(replica);
+  }
+  return std::make_unique<optimizers::ServerJob>(replica, environment);
+}
+
+}  // namespace
+
+DownpourSGD::State::State(Training training, const Rule& rule, DownpourOptions options, DownpourSGD& optimizer)
+    : replica(std::move(training), rule, std::move(options), optimizer), departures(replica.trainable()), pid(::getpid()) {
+  job = optimizers::with_torch_errors([&] { return make_job(replica); });
+  if (replica.options().overlap()) {
+    hooks = std::make_unique<optimizers::GradientHooks>(replica.trainable(), [this](std::size_t index) { gradient_ready(index); });
+  }
+}
+
+void DownpourSGD::State::gradient_ready(std::size_t index) {
+  departures.mark(index);
+  job->gradient_ready(index);
+}
+
+void DownpourSGD::State::check_process(const char* operation) const {
+  TORCH_CHECK(::getpid() == pid, "DownpourSGD::", operation, ": this is a forked child of process ", pid, ", which made the "
+              "optimizer; its connections and threads cannot be used here. Make the optimizer after fork, or exec");
+}
+
+void DownpourSGD::State::check_usable(const char* operation) const {
+  check_process(operation);
+  TORCH_CHECK(!finished, "DownpourSGD::", operation, ": the job is over, finish() was called");
+}
+
+// Nothing that has left counts when a check fails: the next backward starts a whole push.
+void DownpourSGD::State::check_departures() {
+  try {
+    departures.check();
+  } catch (...) {
+    departures.clear();
+    job->forget_gradients();
+    throw;
+  }
+}
+
+DownpourSGD::DownpourSGD(torch::nn::Module& module, Rule rule, DownpourOptions options)
+    : DownpourSGD(Training::of(module), std::move(rule), std::move(options)) {}
+
+DownpourSGD::DownpourSGD(std::vector<torch::Tensor> parameters, Rule rule, DownpourOptions options)
+    : DownpourSGD(Training::of(std::move(parameters)), std::move(rule), std::move(options)) {}
+
+DownpourSGD::DownpourSGD(std::vector<torch::optim::OptimizerParamGroup> groups, Rule rule, DownpourOptions options)
+    : DownpourSGD(Training::of(std::move(groups)), std::move(rule), std::move(options)) {}
+
+DownpourSGD::DownpourSGD(Training&& training, Rule rule, DownpourOptions options)
+    : torch::optim::Optimizer(training.groups, optimizers::checked_defaults(rule)),
+      job_(std::make_unique<State>(std::move(training), rule, std::move(options), *this)) {}
+
+DownpourSGD::~DownpourSGD() {
+  if (::getpid() != job_->pid) {
+    // The connections are the parent's, and a goodbye from here would end them.
+    job_.release();  // NOLINT(bugprone-unused-return-value)
+  }
+}
+
+torch::Tensor DownpourSGD::step(LossClosure closure) {
+  job_->check_usable("step");
+  torch::Tensor loss;
+  if (closure != nullptr) {
+    const at::AutoGradMode with_grad(true);
+    loss = closure();
+  }
+  const torch::NoGradGuard no_grad;
+  job_->check_departures();
+  optimizers::with_torch_errors([&] { job_->job->step(); });
+  job_->departures.clear();
+  job_->replica.stats.step = job_->replica.cadence.steps();
+  return loss;
+}
+
+void DownpourSGD::finish() {
+  job_->check_usable("finish");
+  optimizers::with_torch_errors([&] { job_->job->finish(); });
+  job_->finished = true;
+}
+
+void DownpourSGD::fetch() {
+  job_->check_usable("fetch");
+  optimizers::with_torch_errors([&] { job_->job->fetch(); });
+}
+
+DownpourSGD::NoSync::NoSync(DownpourSGD& optimizer) : optimizer_(optimizer) {
+  if (optimizer_.job_->hooks != nullptr) {
+    optimizer_.job_->hooks->pause();
+  }
+}
+
+DownpourSGD::NoSync::~NoSync() {
+  if (optimizer_.job_->hooks != nullptr) {
+    optimizer_.job_->hooks->resume();
+  }
+}
+
+void DownpourSGD::report_loss(double loss) { job_->job->report_loss(loss); }
+void DownpourSGD::report_samples(std::int64_t samples) { job_->job->report_samples(samples); }
+int DownpourSGD::rank() const { return job_->job->rank(); }
+int DownpourSGD::world_size() const { return job_->job->world_size(); }
+const StepStats& DownpourSGD::stats() const { return job_->replica.stats; }
+std::string DownpourSGD::transport() const { return job_->job->transport(); }
+
+void DownpourSGD::save(torch::serialize::OutputArchive& archive) const {
+  job_->check_process("save");
+  job_->job->save(archive);
+}
+
+void DownpourSGD::load(torch::serialize::InputArchive& archive) {
+  job_->check_usable("load");
+  job_->job->load(archive);
+}
+
+}  // namespace downpour

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "csrc/base/malloc_settings.h"   // keep_freed_memory(): fewer page faults for LibTorch on a CPU
+#include "optimizers/downpour_options.h"
+
+namespace downpour {
+
+class Samples;
+namespace optimizers {
+struct Training;
+}
+
+// What one step did; for logs and progress bars.
+struct StepStats {
+  std::int64_t step = 0;
+  double mean_staleness = 0;               // updates by other workers between the values used and the update made
+  std::int64_t stale = 0, refused = 0;     // shards that dropped this worker's last push: too old; not finite
+  double gradient_norm = 0;                // of the last push, before clipping; only with max_grad_norm
+};
+
+// Asynchronous data-parallel SGD on sharded parameter servers, as a torch::optim::Optimizer.
+//
+// Under `downpour run --servers S --workers N` every worker runs the same loop; step() sends the gradients to the servers
+// (which run the rule that the torch options name) and returns with values that contain this worker's own push and whatever
+// the others did meanwhile. Without the launcher it is a world of one: the rule runs on the parameters where they lie, equal
+// to torch::optim (SGD bit for bit, the others within 2 ulp per update).
+//
+// By default gradients leave in step(): clipping, unscaling, accumulation and edits of .grad mean what they mean in a plain
+// loop. overlap(true): they leave from post-accumulate hooks while backward runs, later layers first; then use no_sync() for
+// all but the last backward of an accumulation, max_grad_norm for clipping, and do not edit .grad (step() throws and names
+// the parameter). Hooks are removed by the destructor; the module is never wrapped, moved or changed otherwise.
+//
+// Flow: [ps 1/7] step(); [ps 7/7] adopt. Threads: one, the training loop's. Not usable in a forked child (named error).
+// Blocks: constructor, step(), finish() at most call_deadline (finish: while others make progress).
+// Errors: c10::Error for the caller's mistakes before any effect (different models on two workers: names the first differing
+// parameter; parameters added later; sparse gradients; changed dtype or shape); CommError for a lost server or launcher.
+// Unused parameters (no .grad) simply do not count: their values and step counts stay.
+class DownpourSGD : public torch::optim::Optimizer {
+ public:
+  using Rule = std::variant<torch::optim::SGDOptions, torch::optim::AdagradOptions, torch::optim::AdamOptions,
+                            torch::optim::AdamWOptions>;
+
+  // Parameters get the module's names; its buffers follow DownpourOptions::buffers.
+  DownpourSGD(torch::nn::Module& module, Rule rule, DownpourOptions options = {});
+  DownpourSGD(std::vector<torch::Tensor> parameters, Rule rule, DownpourOptions options = {});
+  // Groups may carry their own options of the same type: learning rate and weight decay travel with every push.
+  DownpourSGD(std::vector<torch::optim::OptimizerParamGroup> groups, Rule rule, DownpourOptions options = {});
+  ~DownpourSGD() override;                 // removes hooks, leaves the job without waiting; never throws
+
+  torch::Tensor step(LossClosure closure = nullptr) override;
+
+  // Settles all pushes, waits until every live worker has finished, and pulls the final values: afterwards worker 0 may
+  // evaluate and save. step() after it is an error.
+  void finish();
+
+  // Pulls the servers' current values now (the parameters change).
+  void fetch();
+
+  // For all but the last backward of an accumulation under overlap(true); without overlap it does nothing.
+  class NoSync {
+   public:
+    explicit NoSync(DownpourSGD& optimizer);
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    DownpourSGD& optimizer_;
+  };
+  [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
+
+  void report_loss(double loss);           // shown in the launcher's progress line
+  void report_samples(std::int64_t samples);  // so many more are done; Samples does it for what it gives
+
+  int rank() const;                        // 0 without the launcher
+  int world_size() const;                  // 1 without the launcher
+  const StepStats& stats() const;
+  std::string transport() const;           // "embedded", "shm", "tcp"
+
+  // torch.optim's own format, interchangeable with its optimizers. Under parameter servers the state lives there and in their
+  // snapshots: the archive then holds the groups' options only, and load() takes only those.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+ private:
+  friend class Samples;
+  struct State;
+  DownpourSGD(optimizers::Training&& training, Rule rule, DownpourOptions options);
+
+  std::unique_ptr<State> job_;
+};
+
+}  // namespace downpour

@@ -1,0 +1,197 @@
+#include "optimizers/replica.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "csrc/base/log.h"
+
+namespace downpour::optimizers {
+namespace {
+
+using Group = torch::optim::OptimizerParamGroup;
+
+// Walking a module's tree costs more than looking at its known parameters; a new one is found within this many steps.
+constexpr std::int64_t kStepsBetweenWalks = 16;
+
+std::vector<torch::Tensor> tensors_of(const model::Trainable& trainable) {
+  std::vector<torch::Tensor> tensors;
+  for (std::size_t i = 0; i < trainable.size(); ++i) {
+    tensors.push_back(trainable[i].tensor);
+  }
+  return tensors;
+}
+
+std::string place(std::size_t group, std::size_t parameter) {
+  return "group " + std::to_string(group) + ", parameter " + std::to_string(parameter);
+}
+
+std::vector<model::Trainable::Named> named_parameters(const std::vector<Group>& groups) {
+  std::vector<model::Trainable::Named> named;
+  std::unordered_map<const void*, std::size_t> group_of;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (std::size_t i = 0; i < groups[g].params().size(); ++i) {
+      const torch::Tensor& tensor = groups[g].params()[i];
+      const auto [known, added] = group_of.emplace(tensor.unsafeGetTensorImpl(), g);
+      TORCH_CHECK(added || known->second == g, "parameter '", place(g, i), "': is in group ", known->second, " too");
+      named.emplace_back(place(g, i), tensor);
+    }
+  }
+  return named;
+}
+
+void check_options(const DownpourOptions& options) {
+  TORCH_CHECK(options.n_push() >= 1, "n_push: expected at least 1 step, found ", options.n_push());
+  TORCH_CHECK(options.n_fetch() >= 1, "n_fetch: expected at least 1 step, found ", options.n_fetch());
+  TORCH_CHECK(options.local_lr() >= 0, "local_lr: expected at least 0, found ", options.local_lr());
+  TORCH_CHECK(options.warm_up_steps() >= 0, "warm_up_steps: expected at least 0, found ", options.warm_up_steps());
+  TORCH_CHECK(options.max_staleness().value_or(0) >= 0, "max_staleness: expected at least 0 updates, found ", *options.max_staleness());
+  TORCH_CHECK(options.max_lead().value_or(0) >= 0, "max_lead: expected at least 0 steps, found ", *options.max_lead());
+  TORCH_CHECK(options.max_grad_norm() >= 0, "max_grad_norm: expected at least 0, found ", options.max_grad_norm());
+  TORCH_CHECK(options.replay_budget_bytes() >= 0, "replay_budget_bytes: expected at least 0, found ", options.replay_budget_bytes());
+  TORCH_CHECK(options.call_deadline().count() > 0, "call_deadline: expected more than 0 ms, found ", options.call_deadline().count());
+}
+
+}  // namespace
+
+Training Training::of(const torch::nn::Module& module) {
+  Training training{model::Trainable::of(module), {}, module.weak_from_this(), {}, {}};
+  training.groups.emplace_back(tensors_of(training.trainable));
+  for (const auto& item : module.named_parameters()) {
+    if (!item.value().requires_grad()) {
+      training.frozen.emplace_back(item.key(), item.value());
+    }
+  }
+  training.buffers = model::Trainable::float_buffers(module);
+  return training;
+}
+
+Training Training::of(std::vector<torch::Tensor> parameters) {
+  Training training{model::Trainable::of(parameters), {}, {}, {}, {}};
+  training.groups.emplace_back(tensors_of(training.trainable));
+  return training;
+}
+
+Training Training::of(std::vector<Group> groups) {
+  Training training{model::Trainable(named_parameters(groups)), {}, {}, {}, {}};
+  training.groups = std::move(groups);
+  return training;
+}
+
+Replica::Replica(Training training, const TorchRule& rule, DownpourOptions options, torch::optim::Optimizer& optimizer)
+    : cadence(options.n_push(), options.n_fetch()),
+      sum(training.trainable.size()),
+      training_(std::move(training)),
+      optimizer_(optimizer),
+      options_(std::move(options)),
+      rule_(rule_kind(rule)),
+      accumulator_(initial_accumulator(rule)) {
+  check_options(options_);
+  list_groups();
+  for (const ps::Hyper& hyper : hypers_) {
+    extra_buffers_ = keeps_extra_buffer(rule_, hyper) ? 1 : extra_buffers_;
+  }
+  if (rule_ == ps::RuleKind::kAdagrad) {
+    extra_buffers_ = 0;
+  }
+}
+
+void Replica::list_groups() {
+  group_.resize(trainable().size());
+  const auto& groups = optimizer_.param_groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    // As they were given: torch replaces options of another type by its defaults.
+    if (training_.groups[g].has_options()) {
+      check_group_options(rule_, training_.groups[g].options(), g);
+    }
+    hypers_.push_back(to_hyper(rule_, groups[g].options()));
+    auto& listed = listed_.emplace_back();
+    for (const torch::Tensor& tensor : groups[g].params()) {
+      listed.push_back(tensor.unsafeGetTensorImpl());
+      group_[*trainable().find(tensor)] = static_cast<std::uint32_t>(g);
+    }
+  }
+}
+
+std::vector<ps::Hyper>& Replica::read_groups() {
+  const auto& groups = optimizer_.param_groups();
+  for (std::size_t g = 0; g < hypers_.size(); ++g) {
+    hypers_[g] = to_hyper(rule_, groups[g].options());
+  }
+  return hypers_;
+}
+
+ps::Schema Replica::schema() const {
+  ps::Schema schema;
+  schema.rule = rule_;
+  schema.groups = static_cast<std::uint32_t>(hypers_.size());
+  schema.momentum_buffers = extra_buffers_;
+  for (std::size_t i = 0; i < trainable().size(); ++i) {
+    schema.parameters.push_back({trainable()[i].name, trainable().shape(i), trainable().dtype(i), group_[i]});
+  }
+  return schema;
+}
+
+void Replica::check(ValuesLie where) {
+  check_groups();
+  check_module();
+  ++checks_;
+  for (const model::Change& change : training_.trainable.look()) {
+    TORCH_CHECK(change.storage_only, "parameter '", change.name, "': its ", change.what, " was ", change.expected,
+                " when DownpourSGD was made and is ", change.found, " now; convert the model first, then make the optimizer");
+    if (where == ValuesLie::kElsewhere) {
+      warn_replaced(change);
+    }
+  }
+}
+
+void Replica::warn_replaced(const model::Change& change) {
+  log_warning("parameter '", change.name, "' has new storage (torch::load or set_data?); what was loaded is overwritten by the "
+              "next pull, for the servers' values count: load before DownpourSGD is made");
+}
+
+void Replica::check_groups() const {
+  const auto& groups = optimizer_.param_groups();
+  TORCH_CHECK(groups.size() <= listed_.size(), "parameter '", place(listed_.size(), 0), "': was added after DownpourSGD was made; "
+              "give all groups to its constructor");
+  TORCH_CHECK(groups.size() == listed_.size(), "parameter group ", groups.size(), ": was removed after DownpourSGD was made");
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const auto& params = groups[g].params();
+    for (std::size_t i = 0; i < std::max(params.size(), listed_[g].size()); ++i) {
+      TORCH_CHECK(i < listed_[g].size(), "parameter '", place(g, i), "': was added after DownpourSGD was made; give all "
+                  "parameters to its constructor");
+      TORCH_CHECK(i < params.size() && params[i].unsafeGetTensorImpl() == listed_[g][i], "parameter '", place(g, i),
+                  "': was replaced by another tensor after DownpourSGD was made");
+    }
+  }
+}
+
+void Replica::check_module() const {
+  for (const auto& [name, tensor] : training_.frozen) {
+    TORCH_CHECK(!tensor.requires_grad(), "parameter '", name, "': requires grad now but did not when DownpourSGD was made; "
+                "make a new DownpourSGD after unfreezing");
+  }
+  const auto module = checks_ % kStepsBetweenWalks == 0 ? training_.module.lock() : nullptr;
+  if (module == nullptr) {
+    return;
+  }
+  for (const auto& item : module->named_parameters()) {
+    TORCH_CHECK(!item.value().requires_grad() || trainable().find(item.value()), "parameter '", item.key(), "' ",
+                item.value().sizes(), ": was added to the module after DownpourSGD was made; make a new one");
+  }
+}
+
+void Replica::local_step() {
+  const double lr = options_.local_lr();
+  if (lr == 0) {
+    return;
+  }
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < trainable().size(); ++i) {
+    const torch::Tensor& gradient = trainable().gradient_in_place(i);
+    if (gradient.defined()) {
+      trainable()[i].tensor.add_(gradient, -lr);
+    }
+  }
+}
+
+}  // namespace downpour::optimizers

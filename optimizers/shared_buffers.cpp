@@ -1,0 +1,72 @@
+#include "optimizers/shared_buffers.h"
+
+#include "csrc/base/log.h"
+
+namespace downpour::optimizers {
+
+SharedBuffers::SharedBuffers(const Replica& replica, int world_size) : world_size_(world_size) {
+  const auto& named = replica.training().buffers;
+  if (named.empty()) {
+    return;
+  }
+  if (replica.options().buffers() == BufferPolicy::kLocal) {
+    if (world_size > 1) {
+      log_warning("the module has ", named.size(), " floating-point buffers ('", named.front().first,
+                  "' is the first): each worker keeps its own, and worker 0's are the ones to save; BufferPolicy::kShared shares them");
+    }
+    return;
+  }
+  buffers_ = model::Trainable::of_buffers(named);
+  for (std::size_t i = 0; i < size(); ++i) {
+    counted_.push_back(buffers_->values(i).clone());
+    untold_.push_back(torch::zeros_like(counted_.back()));
+  }
+}
+
+void SharedBuffers::add_to(ps::Schema& schema) const {
+  if (buffers_) {
+    for (std::size_t i = 0; i < size(); ++i) {
+      schema.parameters.push_back({"buffer " + (*buffers_)[i].name, buffers_->shape(i), buffers_->dtype(i), schema.groups});
+    }
+    ++schema.groups;
+  }
+}
+
+void SharedBuffers::add_to(std::vector<ps::Hyper>& hypers) const {
+  if (buffers_) {
+    ps::Hyper hyper;
+    hyper.lr = 1;
+    hyper.plain = 1;
+    hypers.push_back(hyper);
+  }
+}
+
+void SharedBuffers::count_changes() {
+  for (std::size_t i = 0; i < size(); ++i) {
+    const torch::Tensor now = buffers_->values(i);
+    untold_[i].add_((counted_[i] - now).div_(world_size_));
+    counted_[i].copy_(now);
+  }
+}
+
+void SharedBuffers::push(ps::Client& client, std::size_t first_parameter) {
+  count_changes();
+  for (std::size_t i = 0; i < size(); ++i) {
+    client.add_gradient(static_cast<std::uint32_t>(first_parameter + i), untold_[i].const_data_ptr());
+    untold_[i].zero_();
+  }
+}
+
+void SharedBuffers::before_pull() { count_changes(); }
+
+void SharedBuffers::adopt(std::size_t index, std::int64_t begin, std::int64_t count, const void* source) {
+  buffers_->copy_in(index, begin, count, source);
+}
+
+void SharedBuffers::after_pull() {
+  for (std::size_t i = 0; i < size(); ++i) {
+    counted_[i].copy_(buffers_->values(i));
+  }
+}
+
+}  // namespace downpour::optimizers

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "csrc/model/trainable.h"
+#include "csrc/ps/client.h"
+#include "optimizers/replica.h"
+
+namespace downpour::optimizers {
+
+// The floating-point buffers of a module under BufferPolicy::kShared: parameters of a group of their own, whose rule is plain
+// subtraction with learning rate 1. A push tells what this worker's forward passes changed since the last one, negated and
+// divided by the number of workers; a pull adopts the sum. Under kLocal it is empty, and says so once where workers could differ.
+// Threads: the training loop's.
+class SharedBuffers {
+ public:
+  SharedBuffers(const Replica& replica, int world_size);
+
+  void add_to(ps::Schema& schema) const;              // after the parameters
+  void add_to(std::vector<ps::Hyper>& hypers) const;
+  torch::Tensor values(std::size_t index) const { return buffers_->values(index); }
+  void push(ps::Client& client, std::size_t first_parameter);
+  void before_pull();                                 // what no push has told yet is kept for the next one
+  void adopt(std::size_t index, std::int64_t begin, std::int64_t count, const void* source);
+  void after_pull();
+
+ private:
+  std::size_t size() const { return buffers_ ? buffers_->size() : 0; }
+  void count_changes();
+
+  std::optional<model::Trainable> buffers_;
+  std::vector<torch::Tensor> counted_;                // values up to which changes are in untold_
+  std::vector<torch::Tensor> untold_;                 // the next push
+  int world_size_;
+};
+
+}  // namespace downpour::optimizers

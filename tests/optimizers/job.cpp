@@ -1,0 +1,105 @@
+#include "tests/optimizers/job.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <sstream>
+#include <stdexcept>
+
+extern char** environ;
+
+namespace downpour::testing {
+namespace {
+
+constexpr int kPatience_ms = 120'000;
+
+}  // namespace
+
+JobRun::JobRun(const std::vector<std::string>& options, const std::string& program, const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = {DOWNPOUR_PROGRAM, "run"};
+  command.insert(command.end(), options.begin(), options.end());
+  command.insert(command.end(), {"--", DOWNPOUR_TEST_BIN "/" + program});
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : command) {
+    argv.push_back(word.data());
+  }
+  argv.push_back(nullptr);
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw std::runtime_error("pipe2");
+  }
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+  ::posix_spawn_file_actions_adddup2(&actions, ends[1], 2);
+  const int error = ::posix_spawn(&pid_, DOWNPOUR_PROGRAM, &actions, nullptr, argv.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
+  pipe_ = ends[0];
+  if (error != 0) {
+    throw std::runtime_error("cannot start " DOWNPOUR_PROGRAM);
+  }
+}
+
+JobRun::~JobRun() {
+  if (pid_ > 0) {
+    ::kill(pid_, SIGKILL);   // its own second process ends what it has started
+    ::waitpid(pid_, nullptr, 0);
+  }
+  ::close(pipe_);
+}
+
+bool JobRun::read_some() {
+  pollfd waiting{pipe_, POLLIN, 0};
+  std::array<char, 4096> chunk{};
+  if (::poll(&waiting, 1, kPatience_ms) <= 0) {
+    output_ += "\n(out of patience)\n";
+    return false;
+  }
+  const ssize_t count = ::read(pipe_, chunk.data(), chunk.size());
+  if (count <= 0) {
+    return false;
+  }
+  output_.append(chunk.data(), static_cast<std::size_t>(count));
+  return true;
+}
+
+bool JobRun::wait_for(const std::string& text) {
+  while (output_.find(text) == std::string::npos) {
+    if (!read_some()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+int JobRun::wait() {
+  while (read_some()) {
+  }
+  int status = 0;
+  const bool ended = ::waitpid(pid_, &status, output_.find("(out of patience)") == std::string::npos ? 0 : WNOHANG) == pid_;
+  if (!ended) {
+    return -1;
+  }
+  pid_ = -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+std::vector<std::string> JobRun::after(const std::string& word) const {
+  std::vector<std::string> found;
+  std::istringstream lines(output_);
+  for (std::string line; std::getline(lines, line);) {
+    if (const auto at = line.find(word); at != std::string::npos) {
+      found.push_back(line.substr(at + word.size()));
+    }
+  }
+  return found;
+}
+
+}  // namespace downpour::testing

@@ -1,0 +1,157 @@
+#include "tests/optimizers/job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/types.h>
+
+#include <csignal>
+#include <map>
+#include <set>
+
+// Real processes: the launcher, servers and workers that check themselves (programs/).
+namespace downpour {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+std::vector<std::string> job(int servers, int workers, std::vector<std::string> more = {}) {
+  more.insert(more.end(), {"--servers", std::to_string(servers), "--workers", std::to_string(workers), "--quiet"});
+  return more;
+}
+
+std::set<std::string> distinct(const std::vector<std::string>& values) { return {values.begin(), values.end()}; }
+
+// ---- one worker ---------------------------------------------------------------------------------------------------------
+
+struct Identity {
+  std::string name;
+  std::string transport;
+  int servers;
+};
+std::ostream& operator<<(std::ostream& out, const Identity& identity) { return out << identity.name; }
+
+class OneWorker : public ::testing::TestWithParam<Identity> {};
+
+TEST_P(OneWorker, EqualsTorchOrAWorldOfOne) {
+  testing::JobRun run(job(GetParam().servers, 1), "train_worker", {GetParam().name, GetParam().transport});
+  EXPECT_EQ(run.wait(), 0) << run.output();
+  EXPECT_THAT(run.output(), HasSubstr("equal over " + GetParam().transport));
+}
+
+std::vector<Identity> identities() {
+  std::vector<Identity> all;
+  for (const char* transport : {"shm", "tcp"}) {
+    for (int servers = 1; servers <= 3; ++servers) {
+      all.push_back({"all", transport, servers});
+      all.push_back({"zoo", transport, servers});
+    }
+    for (const char* name : {"plain", "accumulation", "clipping", "step_lr", "groups"}) {
+      all.push_back({name, transport, 2});
+    }
+  }
+  for (const char* name : {"adam", "adamw", "adagrad", "overlap", "overlap_summed", "n_push", "n_fetch", "n_push_n_fetch",
+                           "max_grad_norm", "max_grad_norm_overlap", "prefetch", "nan"}) {
+    all.push_back({name, "shm", 2});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OneWorker, ::testing::ValuesIn(identities()), [](const auto& tested) {
+  return tested.param.name + "_" + tested.param.transport + "_" + std::to_string(tested.param.servers);
+});
+
+// ---- several workers ------------------------------------------------------------------------------------------------------
+
+class Workers : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Workers, ConvergeToOneModel) {
+  testing::JobRun run(job(2, 3), "train_worker", {GetParam()});
+  EXPECT_EQ(run.wait(), 0) << run.output();
+  EXPECT_THAT(run.after("initial "), SizeIs(3));
+  EXPECT_THAT(distinct(run.after("initial ")), SizeIs(1)) << "rank 0's values are everybody's";
+  EXPECT_THAT(distinct(run.after("final ")), SizeIs(1)) << run.output();
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Workers, ::testing::Values("converge", "converge_overlap", "converge_bounded"),
+                         [](const auto& tested) { return tested.param; });
+
+TEST(WarmUp, AllWorkersHaveTheSameValuesAfterEachStep) {
+  testing::JobRun run(job(2, 3), "train_worker", {"warm_up"});
+  EXPECT_EQ(run.wait(), 0) << run.output();
+  std::map<std::string, std::set<std::string>> by_step;
+  for (const std::string& line : run.after("step ")) {
+    by_step[line.substr(0, line.find(' '))].insert(line.substr(line.find(' ')));
+  }
+  EXPECT_THAT(by_step, SizeIs(6));
+  std::set<std::string> all;
+  for (const auto& [step, sums] : by_step) {
+    EXPECT_THAT(sums, SizeIs(1)) << "step " << step;
+    all.insert(sums.begin(), sums.end());
+  }
+  EXPECT_THAT(all, SizeIs(6)) << "each step moved them";
+}
+
+TEST(SharedBuffers, EndAsOneSetOnAllWorkers) {
+  testing::JobRun run(job(1, 2), "train_worker", {"buffers"});
+  EXPECT_EQ(run.wait(), 0) << run.output();
+  EXPECT_THAT(run.after("buffers "), SizeIs(2));
+  EXPECT_THAT(distinct(run.after("buffers ")), SizeIs(1)) << run.output();
+}
+
+TEST(Mistakes, DifferentModelsNameTheFirstDifferingParameter) {
+  testing::JobRun run(job(1, 2, {"--max-restarts", "0"}), "train_worker", {"differ"});
+  EXPECT_NE(run.wait(), 0);
+  EXPECT_THAT(run.output(), HasSubstr("'1.weight' float32 [2, 8]"));
+  EXPECT_THAT(run.output(), HasSubstr("'1.weight' float32 [3, 8]"));
+}
+
+TEST(Mistakes, SeveralWorkersWithoutServersNameTheFlag) {
+  testing::JobRun run(job(0, 2, {"--max-restarts", "0"}), "train_worker", {"need_servers"});
+  EXPECT_NE(run.wait(), 0);
+  EXPECT_THAT(run.output(), HasSubstr("downpour run --servers 1 --workers 2"));
+}
+
+// ---- samples --------------------------------------------------------------------------------------------------------------
+
+TEST(SampleLedger, EverySampleCountsOnceAnEpoch) {
+  for (const char* n_push : {"1", "3"}) {
+    testing::JobRun run(job(2, 3), "sample_worker", {"203", "2", n_push});
+    EXPECT_EQ(run.wait(), 0) << run.output();
+    EXPECT_THAT(run.after("exact after"), SizeIs(3));
+  }
+}
+
+TEST(SampleLedger, HoldsUnderOverlapAndABoundOnTheLead) {
+  for (const char* trouble : {"overlap", "lead"}) {
+    testing::JobRun run(job(2, 2), "sample_worker", {"203", "2", "1", trouble});
+    EXPECT_EQ(run.wait(), 0) << run.output();
+  }
+}
+
+TEST(SampleLedger, HoldsWhenAWorkerIsKilled) {
+  for (const char* n_push : {"1", "2"}) {
+    testing::JobRun run(job(2, 2), "sample_worker", {"400", "2", n_push, "kill"});
+    EXPECT_EQ(run.wait(), 0) << run.output();
+    EXPECT_THAT(run.after("exact after"), SizeIs(2)) << run.output();
+  }
+}
+
+TEST(SampleLedger, HoldsWhenAWorkerIsStoppedAndContinued) {
+  testing::JobRun run(job(2, 2, {"--silence", "1"}), "sample_worker", {"400", "2", "1", "stop"});
+  ASSERT_TRUE(run.wait_for("stopped ")) << run.output();
+  ASSERT_TRUE(run.wait_for("fenced")) << run.output();
+  ::kill(static_cast<pid_t>(std::stol(run.after("stopped ").at(0))), SIGCONT);
+  EXPECT_EQ(run.wait(), 0) << run.output();
+  EXPECT_THAT(run.after("exact after"), SizeIs(2)) << run.output();
+  EXPECT_THAT(run.output(), HasSubstr("joins again"));
+}
+
+TEST(SampleLedger, DifferentDataSetsAreRefused) {
+  testing::JobRun run(job(1, 2, {"--max-restarts", "0"}), "sample_worker", {"40", "1", "1", "differ"});
+  EXPECT_NE(run.wait(), 0);
+  EXPECT_THAT(run.output(), ::testing::AnyOf(HasSubstr("samples is 41 here, 40 there"), HasSubstr("samples is 40 here, 41 there")));
+}
+
+}  // namespace
+}  // namespace downpour

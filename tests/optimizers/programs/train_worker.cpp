@@ -1,0 +1,253 @@
+// A worker under `downpour run` that checks itself. usage: train_worker CASE [tcp]
+// With one worker its training must equal torch::optim's, or a world of one's, bit for bit; the exit status says so.
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <map>
+
+#include "csrc/base/checksum.h"
+#include "optimizers/downpour_sgd.h"
+#include "optimizers/server_job.h"
+#include "tests/optimizers/models.h"
+
+namespace {
+
+using namespace downpour;
+using torch::Tensor;
+using torch::optim::SGDOptions;
+
+// DownpourSGD without its offer of shared memory, which no variable switches off.
+class OverTcp final : public torch::optim::Optimizer {
+ public:
+  OverTcp(optimizers::Training training, const DownpourSGD::Rule& rule, const DownpourOptions& options)
+      : Optimizer(training.groups, optimizers::checked_defaults(rule)),
+        replica_(std::move(training), rule, options, *this),
+        job_(replica_, read_environment(), transport::SharedMemory::kNever) {}
+  Tensor step(LossClosure) override {
+    const torch::NoGradGuard no_grad;
+    job_.step();
+    return {};
+  }
+  void finish() { job_.finish(); }
+  std::string transport() const { return job_.transport(); }
+
+ private:
+  optimizers::Replica replica_;
+  optimizers::ServerJob job_;
+};
+
+// What comes after it is made is a world of one, whatever the launcher said.
+void leave_the_launcher() {
+  for (const char* name : {"DOWNPOUR_ROLE", "RANK", "WORLD_SIZE", "DOWNPOUR_SERVERS"}) {
+    ::unsetenv(name);
+  }
+}
+
+int verdict(bool equal, const std::string& transport) {
+  std::cout << (equal ? "equal over " : "DIFFERENT over ") << transport << std::endl;
+  return equal ? 0 : 1;
+}
+
+// ---- one worker: the same as torch::optim ---------------------------------------------------------------------------
+
+std::vector<torch::optim::OptimizerParamGroup> groups_of(testing::Mlp& net) {
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(net.first->parameters(), std::make_unique<SGDOptions>(SGDOptions(0.2).momentum(0.5)));
+  groups.emplace_back(net.second->parameters(), std::make_unique<SGDOptions>(SGDOptions(0.02).weight_decay(0.1)));
+  return groups;
+}
+
+template <typename Optimizer>
+int compare_loops(Optimizer& ours, testing::Mlp& net, torch::optim::Optimizer& theirs, testing::Mlp& reference,
+                  const testing::Loop& loop) {
+  testing::train(reference, theirs, loop);
+  testing::train(net, ours, loop);
+  const std::string transport = ours.transport();
+  ours.finish();
+  return verdict(testing::bitwise_equal(net.parameters(), reference.parameters()), transport);
+}
+
+int compare_mlp(const testing::Loop& loop, bool grouped, bool tcp) {
+  const auto net = testing::make_mlp();
+  const auto reference = testing::make_mlp();
+  const auto rule = SGDOptions(0.1).momentum(0.9).weight_decay(0.01);
+  torch::optim::SGD sgd = grouped ? torch::optim::SGD(groups_of(*reference), rule) : torch::optim::SGD(reference->parameters(), rule);
+  if (tcp) {
+    OverTcp ours(grouped ? optimizers::Training::of(groups_of(*net)) : optimizers::Training::of(*net), rule, {});
+    return compare_loops(ours, *net, sgd, *reference, loop);
+  }
+  const auto ours = grouped ? std::make_unique<DownpourSGD>(groups_of(*net), rule) : std::make_unique<DownpourSGD>(*net, rule);
+  return compare_loops(*ours, *net, sgd, *reference, loop);
+}
+
+template <typename Optimizer>
+void train_zoo(const testing::Zoo& zoo, Optimizer& optimizer) {
+  for (std::int64_t step = 0; step < 8; ++step) {
+    optimizer.zero_grad();
+    zoo.loss(step).backward();
+    optimizer.step();
+  }
+}
+
+int compare_zoo(bool tcp) {
+  testing::Zoo zoo, reference;
+  const auto rule = SGDOptions(0.1).momentum(0.8).nesterov(true);
+  torch::optim::SGD sgd(reference.parameters, rule);
+  train_zoo(reference, sgd);
+  if (tcp) {
+    OverTcp ours(optimizers::Training::of(zoo.parameters), rule, {});
+    train_zoo(zoo, ours);
+  } else {
+    DownpourSGD ours(zoo.parameters, rule);
+    train_zoo(zoo, ours);
+  }
+  return verdict(testing::bitwise_equal(zoo.parameters, reference.parameters), tcp ? "tcp" : "shm");
+}
+
+// ---- one worker: the same as a world of one -------------------------------------------------------------------------
+
+// Overlap is only for the one with servers: it must not make a difference.
+int compare_worlds(const DownpourSGD::Rule& rule, const DownpourOptions& options, const testing::Loop& loop = {.steps = 11}) {
+  const auto net = testing::make_mlp();
+  const auto reference = testing::make_mlp();
+  DownpourSGD ours(*net, rule, options);
+  leave_the_launcher();
+  DownpourSGD alone(*reference, rule, DownpourOptions(options).overlap(false));
+  testing::train(*net, ours, loop);
+  testing::train(*reference, alone, loop);
+  bool equal = testing::bitwise_equal(net->parameters(), reference->parameters());
+  const std::string transport = ours.transport();
+  ours.finish();
+  alone.finish();
+  equal &= testing::bitwise_equal(net->parameters(), reference->parameters()) && alone.transport() == "embedded";
+  equal &= std::abs(ours.stats().gradient_norm - alone.stats().gradient_norm) <= 1e-6 * alone.stats().gradient_norm;
+  return verdict(equal, transport);
+}
+
+// One parameter whose gradient is 1, learning rate 1: values lag one step behind, and finish() brings the last.
+int walk_with_prefetch() {
+  Tensor p = torch::zeros({1}).requires_grad_(true);
+  DownpourSGD downpour(std::vector<Tensor>{p}, SGDOptions(1), DownpourOptions().prefetch(true));
+  std::vector<double> values;
+  for (int step = 0; step < 4; ++step) {
+    downpour.zero_grad();
+    p.sum().backward();
+    downpour.step();
+    values.push_back(p.item<double>());
+  }
+  downpour.finish();
+  values.push_back(p.item<double>());
+  return verdict(values == std::vector<double>{0, -1, -2, -3, -4}, downpour.transport());
+}
+
+int refuse_nan() {
+  Tensor p = torch::zeros({40}).requires_grad_(true);
+  DownpourSGD downpour(std::vector<Tensor>{p}, SGDOptions(1));
+  (p * std::nan("")).sum().backward();
+  downpour.step();
+  const bool refused = downpour.stats().refused > 0;
+  const bool kept = torch::equal(p.detach(), torch::zeros({40}));
+  downpour.zero_grad();
+  p.sum().backward();
+  downpour.step();
+  const bool goes_on = torch::equal(p.detach(), torch::full({40}, -1.0));
+  downpour.finish();
+  return verdict(refused && kept && goes_on, downpour.transport());
+}
+
+int share_buffers() {
+  torch::manual_seed(5);
+  const auto net = std::make_shared<testing::Mlp>(torch::nn::BatchNorm1d(16));
+  DownpourSGD downpour(*net, torch::optim::AdagradOptions(0.05), DownpourOptions().buffers(BufferPolicy::kShared).n_push(2));
+  const auto before = net->norm->running_mean.clone();
+  testing::train(*net, downpour, {.steps = 9, .first_batch = 100 * downpour.rank()});
+  downpour.finish();
+  const bool moved = !torch::allclose(before, net->norm->running_mean, 1e-3, 1e-3);
+  std::cout << "buffers " << checksum(std::as_bytes(std::span(net->norm->running_mean.data_ptr<float>(), 16))) << std::endl;
+  return moved ? 0 : 1;
+}
+
+// ---- several workers --------------------------------------------------------------------------------------------------
+
+std::uint64_t checksum_of(testing::Mlp& net) {
+  Checksum sum;
+  for (const Tensor& p : net.parameters()) {
+    sum.add({static_cast<const std::byte*>(p.const_data_ptr()), static_cast<std::size_t>(p.nbytes())});
+  }
+  return sum.value();
+}
+
+int converge(const DownpourOptions& options) {
+  const auto net = testing::make_mlp(7 + static_cast<std::uint64_t>(::atoi(::getenv("RANK"))));   // rank 0's values count
+  DownpourSGD downpour(*net, torch::optim::AdagradOptions(0.1), options);
+  std::cout << "initial " << checksum_of(*net) << std::endl;
+  for (std::int64_t step = 0; step < 80; ++step) {
+    testing::train(*net, downpour, {.steps = 1, .first_batch = step * downpour.world_size() + downpour.rank()});
+    if (step < options.warm_up_steps()) {
+      std::cout << "step " << step << ' ' << checksum_of(*net) << std::endl;
+    }
+  }
+  downpour.finish();
+  const torch::NoGradGuard no_grad;
+  const double loss = testing::loss_of(*net, testing::make_batch(5000, 256)).item<double>();
+  std::cout << "final " << checksum_of(*net) << std::endl;
+  std::cout << "loss " << loss << " staleness " << downpour.stats().mean_staleness << std::endl;
+  return loss < 0.5 ? 0 : 1;
+}
+
+int differ() {
+  torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Linear(8, ::atoi(::getenv("RANK")) == 0 ? 2 : 3));
+  DownpourSGD downpour(*net, SGDOptions(0.1));
+  downpour.finish();
+  return 0;
+}
+
+int need_servers() {
+  const auto net = testing::make_mlp();
+  DownpourSGD downpour(*net, SGDOptions(0.1));
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const std::string name = count > 1 ? arguments[1] : "";
+  const bool tcp = count > 2 && std::string(arguments[2]) == "tcp";
+  const auto adam = torch::optim::AdamOptions(0.01).amsgrad(true);
+  const auto sgd = SGDOptions(0.1).momentum(0.9);
+  const std::map<std::string, std::function<int()>> cases = {
+      {"plain", [&] { return compare_mlp({}, false, tcp); }},
+      {"accumulation", [&] { return compare_mlp({.steps = 8, .accumulate = 3}, false, tcp); }},
+      {"clipping", [&] { return compare_mlp({.clip_norm = 0.1}, false, tcp); }},
+      {"step_lr", [&] { return compare_mlp({.decay_every = 4}, false, tcp); }},
+      {"groups", [&] { return compare_mlp({}, true, tcp); }},
+      {"all", [&] { return compare_mlp({.accumulate = 2, .clip_norm = 0.2, .set_to_none = false, .decay_every = 5}, true, tcp); }},
+      {"zoo", [&] { return compare_zoo(tcp); }},
+      {"adam", [&] { return compare_worlds(adam, {}); }},
+      {"adamw", [&] { return compare_worlds(torch::optim::AdamWOptions(0.01), {}); }},
+      {"adagrad", [&] { return compare_worlds(torch::optim::AdagradOptions(0.1).initial_accumulator_value(0.1), {}); }},
+      {"overlap", [&] { return compare_worlds(sgd, DownpourOptions().overlap(true)); }},
+      {"overlap_summed", [&] { return compare_worlds(sgd, DownpourOptions().overlap(true).n_push(3)); }},
+      {"n_push", [&] { return compare_worlds(adam, DownpourOptions().n_push(3)); }},
+      {"n_fetch", [&] { return compare_worlds(sgd, DownpourOptions().n_fetch(3).local_lr(0.05)); }},
+      {"n_push_n_fetch", [&] { return compare_worlds(sgd, DownpourOptions().n_push(2).n_fetch(4).local_lr(0.05)); }},
+      {"max_grad_norm", [&] { return compare_worlds(sgd, DownpourOptions().max_grad_norm(0.1).n_push(2)); }},
+      {"max_grad_norm_overlap", [&] { return compare_worlds(sgd, DownpourOptions().max_grad_norm(0.1).overlap(true)); }},
+      {"prefetch", walk_with_prefetch},
+      {"nan", refuse_nan},
+      {"buffers", share_buffers},
+      {"converge", [&] { return converge({}); }},
+      {"converge_overlap", [&] { return converge(DownpourOptions().overlap(true).prefetch(true)); }},
+      {"converge_bounded", [&] { return converge(DownpourOptions().max_lead(1).max_staleness(20)); }},
+      {"warm_up", [&] { return converge(DownpourOptions().warm_up_steps(6)); }},
+      {"differ", differ},
+      {"need_servers", need_servers},
+  };
+  const auto found = cases.find(name);
+  if (found == cases.end()) {
+    std::cerr << "train_worker: no case '" << name << "'\n";
+    return 2;
+  }
+  torch::set_num_threads(1);
+  return found->second();
+}
