@@ -7,7 +7,7 @@ build: setup build/build.ninja
 	@cmake --build build --parallel $(JOBS)
 
 demo: setup build/build.ninja
-	@cmake --build build --parallel $(JOBS) --target downpour_launcher fashion_mnist
+	@cmake --build build --parallel $(JOBS) --target downpour_launcher downpour_examples
 	@examples/fashion_mnist/demo.sh
 
 test: setup

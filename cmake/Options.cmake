@@ -29,8 +29,8 @@ endif()
 if(DOWNPOUR_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(DOWNPOUR_CCACHE_PROGRAM ccache)
   if(DOWNPOUR_CCACHE_PROGRAM)
-    # Without these ccache refuses every file that uses a precompiled header.
-    set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
+    # The sloppiness lets it cache what uses a precompiled header; the rest lets clones in other folders share results.
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1
         CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime "${DOWNPOUR_CCACHE_PROGRAM}")
   endif()
 endif()

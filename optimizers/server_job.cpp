@@ -32,6 +32,10 @@ ServerJob::ServerJob(Replica& replica, const Environment& environment, transport
   progress_.loss = std::numeric_limits<double>::quiet_NaN();
   session_.outlive_fences([this] { rank() == 0 ? offer_values() : client().open(); });
   fetch();
+  if (is_synchronous()) {
+    session_.tick(clock(0));
+    session_.wait_for_the_slowest(clock(0));
+  }
 }
 
 // Only the first offer of a job counts: a restarted rank 0 adopts what the job has come to.
@@ -50,8 +54,11 @@ bool ServerJob::is_synchronous() const {
   return warms_up_ && replica_.cadence.steps() < replica_.options().warm_up_steps();
 }
 
-// What the others see of `steps` steps. Where there is a warm-up a step is two ticks: pushed, and pulled.
-std::int64_t ServerJob::clock(std::int64_t steps) const { return replica_.options().warm_up_steps() > 0 ? 2 * steps : steps; }
+// What the others see of `steps` steps. Where there is a warm-up a step is two ticks, pushed and pulled, and the first tick is
+// the pull of the initial values.
+std::int64_t ServerJob::clock(std::int64_t steps) const {
+  return replica_.options().warm_up_steps() > 0 ? 2 * steps + 1 : steps;
+}
 
 // ---- a step: [ps 1/7] -----------------------------------------------------------------------------------------------
 

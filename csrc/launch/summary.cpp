@@ -153,7 +153,8 @@ std::string to_text(const Summary& summary) {
   }
   std::string text = failures_text(summary) + outcome_text(summary);
   if (totals.any_progress || totals.shards.applied > 0) {
-    text += concat("  samples    ", grouped(totals.samples), " (", grouped(static_cast<std::int64_t>(totals.samples_per_second)), " samples/s)\n");
+    const auto rate = static_cast<std::int64_t>(totals.samples_per_second);
+    text += concat("  samples    ", grouped(totals.samples), rate > 0 ? concat(" (", grouped(rate), " samples/s)") : "", "\n");
     text += updates_text(totals);
   }
   return text + losses_text(totals) + restarts_text(summary.restarts);

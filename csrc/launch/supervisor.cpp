@@ -18,6 +18,7 @@ namespace downpour::launch {
 namespace {
 
 constexpr Duration kRedrawInterval = std::chrono::milliseconds(250);
+constexpr Duration kFirstReport = std::chrono::seconds(1);
 constexpr Duration kReportInterval = std::chrono::seconds(10);
 constexpr Duration kEndDeadline = std::chrono::seconds(10);
 constexpr std::size_t kDrawnLines = 16;
@@ -327,7 +328,8 @@ void Supervisor::set_report() {
     return;
   }
   report_is_set_ = true;
-  loop_.call_at(clock_.now() + kReportInterval, [this] {
+  loop_.call_at(clock_.now() + (reported_ ? kReportInterval : kFirstReport), [this] {
+    reported_ = true;
     report_is_set_ = false;
     if (!exit_code_) {
       job_.journal.report(job_.options.quiet || job_.draws_progress);

@@ -96,6 +96,7 @@ class Supervisor final : private ps::CoordinatorObserver {
   bool interrupted_ = false;               // by a signal, since run() or flush_output() began
   bool redraw_is_set_ = false;
   bool report_is_set_ = false;
+  bool reported_ = false;
   std::optional<transport::Loop::TimerId> alarm_;
 };
 

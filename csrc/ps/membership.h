@@ -112,7 +112,8 @@ class Membership {
   Actions finish(int worker);
 
   const std::optional<Agreement>& agreement() const { return agreement_; }
-  std::int64_t minimum_clock() const { return minimum_; }  // over live workers that step: neither finish nor wait for leases
+  // Over live workers that step, neither finish nor wait for leases, and under a warm-up those that are still to join.
+  std::int64_t minimum_clock() const { return minimum_; }
   std::uint32_t incarnation(int worker) const;             // 0: never joined
   bool live(Target member) const;
   // Every worker finished and left, or is gone: the servers have been told to end.

@@ -243,8 +243,12 @@ Actions Membership::tick(int index, std::int64_t step) {
   return settled({});
 }
 
-// Whoever waits for leases makes no steps, and must not hold up those who work on the last ones.
+// A warm-up is everybody's, and waits for those who have not come yet. Whoever waits for leases makes no steps, and must not
+// hold up those who work on the last ones.
 bool Membership::counts(const Worker& worker) const {
+  if (worker.phase == Phase::kAbsent) {
+    return agreement_ && agreement_->warm_up_steps > 0;
+  }
   return worker.phase == Phase::kLive && worker.finish == Finish::kNotAsked && worker.wants_leases == 0;
 }
 

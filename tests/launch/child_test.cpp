@@ -24,14 +24,6 @@ ChildSpec shell(const std::string& script) {
   return spec;
 }
 
-Ended end_of(Child& child) {
-  pollfd waiting{.fd = child.pidfd(), .events = POLLIN, .revents = 0};
-  EXPECT_EQ(::poll(&waiting, 1, 60'000), 1);
-  const auto ended = child.reap();
-  EXPECT_TRUE(ended.has_value());
-  return ended.value_or(Ended{});
-}
-
 std::string output_of(ChildSpec spec) {
   int ends[2];
   EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
@@ -45,27 +37,27 @@ std::string output_of(ChildSpec spec) {
   for (ssize_t count = 0; (count = ::read(reading.get(), buffer, sizeof(buffer))) > 0;) {
     text.append(buffer, static_cast<std::size_t>(count));
   }
-  EXPECT_TRUE(end_of(child).status.success());
+  EXPECT_TRUE(wait_for(child).status.success());
   return text;
 }
 
 TEST(Child, TellsHowItEnded) {
   Child with_code = Child::spawn(shell("exit 3"));
-  EXPECT_EQ(end_of(with_code).status, (ExitStatus{.code = 3}));
+  EXPECT_EQ(wait_for(with_code).status, (ExitStatus{.code = 3}));
   Child with_signal = Child::spawn(shell("kill -USR1 $$"));
-  EXPECT_EQ(end_of(with_signal).status.signal, SIGUSR1);
+  EXPECT_EQ(wait_for(with_signal).status.signal, SIGUSR1);
 }
 
 TEST(Child, TellsItsPeakMemory) {
   Child child = Child::spawn(shell(":"));
-  EXPECT_GT(end_of(child).peak_memory_bytes, 100'000);
+  EXPECT_GT(wait_for(child).peak_memory_bytes, 100'000);
 }
 
 TEST(Child, RunsWhileItRuns) {
   Child child = Child::spawn(shell("exec sleep 1000"));
   EXPECT_EQ(child.reap(), std::nullopt);
   child.signal(SIGKILL);
-  EXPECT_EQ(end_of(child).status.signal, SIGKILL);
+  EXPECT_EQ(wait_for(child).status.signal, SIGKILL);
 }
 
 TEST(Child, LeadsItsOwnSessionAndGroup) {
@@ -114,7 +106,7 @@ TEST(Child, WhatIsLeftOfItsGroupAndSessionDiesWithIt) {
   spec.standard_output = writing.get();
   Child child = Child::spawn(spec);
   writing.reset();
-  EXPECT_TRUE(end_of(child).status.success());
+  EXPECT_TRUE(wait_for(child).status.success());
   // The sleepers hold the pipe: its end shows that they are dead.
   pollfd waiting{.fd = reading.get(), .events = POLLIN, .revents = 0};
   EXPECT_EQ(::poll(&waiting, 1, 60'000), 1);

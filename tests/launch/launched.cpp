@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -66,15 +67,29 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
+Ended wait_for(Child& child) {
+  pollfd waiting{.fd = child.pidfd(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&waiting, 1, kPatienceMs), 1) << "a child did not end";
+  return child.reap().value_or(Ended{.status = {.code = -1}});
+}
+
+Gate::Gate(const std::string& path) {
+  EXPECT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  // Open for reading too, it holds what is written until somebody comes.
+  fifo_ = Fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+}
+
+void Gate::let_through() const { EXPECT_EQ(::write(fifo_.get(), "\n", 1), 1); }
+
 Launched::Launched(std::vector<std::string> arguments, Stage stage, std::vector<std::string> variables)
-    : mark_("LAUNCH_TEST_MARK=" + std::to_string(system_random())) {
+    : temporary_("", ::testing::TempDir()), mark_("LAUNCH_TEST_MARK=" + std::to_string(system_random())) {
   ChildSpec spec;
   spec.program = DOWNPOUR_PROGRAM;
   spec.arguments = std::move(arguments);
   spec.arguments.insert(spec.arguments.begin(), "downpour");
   Variables all(static_cast<const char* const*>(environ));
   all.set("TERM=xterm");
-  all.set("TMPDIR=" + ::testing::TempDir());
+  all.set("TMPDIR=" + temporary_.path().string());
   all.set(variables);
   all.set(mark_);
   spec.variables = all.entries();
@@ -117,6 +132,10 @@ void Launched::connect_terminal(ChildSpec& spec, std::vector<Fd>& kept) {
 
 void Launched::signal(int number) const { ::kill(pid(), number); }
 void Launched::signal_group(int number) const { child_->signal(number); }
+
+void Launched::type(const std::string& text) const {
+  EXPECT_EQ(::write(out_pipe_.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+}
 
 bool Launched::read_some() {
   pollfd waiting[2] = {{.fd = out_pipe_.get(), .events = POLLIN, .revents = 0}, {.fd = err_pipe_.get(), .events = POLLIN, .revents = 0}};

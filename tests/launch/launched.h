@@ -6,6 +6,7 @@
 
 #include "csrc/base/fd.h"
 #include "csrc/launch/child.h"
+#include "csrc/launch/run_folder.h"
 
 namespace downpour::launch {
 
@@ -22,6 +23,7 @@ class Launched {
   pid_t pid() const { return child_->pid(); }
   void signal(int number) const;                   // to the launcher alone
   void signal_group(int number) const;             // as a terminal does it
+  void type(const std::string& text) const;        // on the terminal
   // Reads until `text` has appeared `times` times, on either channel.
   void wait_for(const std::string& text, int times = 1);
   // Reads to the end. The launcher's exit code as a shell sees it; -1 when it did not come in time.
@@ -40,6 +42,7 @@ class Launched {
   void connect_terminal(ChildSpec& spec, std::vector<Fd>& kept);
   bool read_some();                                // false at the end of both channels, or out of patience
 
+  RunFolder temporary_;                            // TMPDIR of the job
   std::string mark_;
   std::optional<Child> child_;
   Fd out_pipe_;
@@ -56,6 +59,19 @@ struct Finish {
   std::string err;
 };
 Finish launch(const std::vector<std::string>& arguments, const std::vector<std::string>& variables = {});
+
+// A FIFO at which a test program waits until the test lets it through.
+class Gate {
+ public:
+  explicit Gate(const std::string& path);          // makes it
+  void let_through() const;                        // one waiter, now or later
+
+ private:
+  Fd fifo_;
+};
+
+// Waits for its end and reaps it.
+Ended wait_for(Child& child);
 
 std::string test_program(const std::string& name);       // of tests/launch/programs
 std::string read_file(const std::string& path);          // empty when it is not there

@@ -1,6 +1,6 @@
 // `trainer STEPS [FIFO]`: a worker without LibTorch. Each step pushes a gradient of -1 at learning rate 1 and pulls; half-way
-// it prints "half-way" and, given a FIFO, waits until somebody has written there. Rank 0 prints the value in the end, which is
-// the number of pushes that were applied.
+// it prints "half-way" and, given a FIFO, waits until somebody has written a byte to FIFO.RANK. Rank 0 prints the value in the
+// end, which is the number of pushes that were applied.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -37,11 +37,11 @@ ps::MemberOptions member_options(const Environment& environment) {
   return options;
 }
 
-void wait_half_way(const char* fifo) {
+void wait_half_way(const std::string& fifo, int rank) {
   std::puts("half-way");
   std::fflush(stdout);
-  if (fifo != nullptr) {
-    const int fd = ::open(fifo, O_RDONLY);
+  if (!fifo.empty()) {
+    const int fd = ::open((fifo + "." + std::to_string(rank)).c_str(), O_RDONLY);
     char byte = 0;
     [[maybe_unused]] const ssize_t count = ::read(fd, &byte, 1);
     ::close(fd);
@@ -111,11 +111,12 @@ class Trainer {
 int main(int argc, char** argv) {
   const int steps = argc > 1 ? std::atoi(argv[1]) : 10;
   try {
-    Trainer trainer(read_environment());
+    const Environment environment = read_environment();
+    Trainer trainer(environment);
     for (int number = 1; number <= steps; ++number) {
       trainer.step(number);
       if (number == steps / 2) {
-        wait_half_way(argc > 2 ? argv[2] : nullptr);
+        wait_half_way(argc > 2 ? argv[2] : "", environment.rank);
       }
     }
     trainer.finish();

@@ -23,7 +23,7 @@ class OverTcp final : public torch::optim::Optimizer {
       : Optimizer(training.groups, optimizers::checked_defaults(rule)),
         replica_(std::move(training), rule, options, *this),
         job_(replica_, read_environment(), transport::SharedMemory::kNever) {}
-  Tensor step(LossClosure) override {
+  Tensor step(LossClosure = nullptr) override {
     const torch::NoGradGuard no_grad;
     job_.step();
     return {};
