@@ -57,7 +57,8 @@ void Departures::mark(std::size_t index) {
 
 void Departures::check() const {
   for (std::size_t i = 0; i < left_.size(); ++i) {
-    TORCH_CHECK(left_[i].times <= 1, "parameter '", trainable_[i].name, "': its gradient left ", left_[i].times, " times before one "
+    TORCH_CHECK(left_[i].times <= 1, "parameter '", trainable_[i].name, "': its gradient left ", left_[i].times,
+                " times before one "
                 "step(); under overlap(true) use no_sync() for all but the last backward of an accumulation");
     if (left_[i].times == 1) {
       check_unchanged(left_[i], i);
@@ -74,7 +75,8 @@ void Departures::check_unchanged(const Departure& departure, std::size_t index) 
     sample(gradient, departure.first_sample, now);
     same = std::ranges::equal(now, departure.samples, same_bits);
   }
-  TORCH_CHECK(same, "parameter '", trainable_[index].name, "': its .grad was changed after it left for the servers; under "
+  TORCH_CHECK(same, "parameter '", trainable_[index].name,
+              "': its .grad was changed after it left for the servers; under "
               "overlap(true) use max_grad_norm for clipping and do not edit gradients, or switch overlap off");
 }
 

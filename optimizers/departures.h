@@ -18,7 +18,7 @@ class Departures {
  public:
   explicit Departures(const model::Trainable& trainable) : trainable_(trainable), left_(trainable.size()) {}
 
-  void mark(std::size_t index);            // its gradient leaves now
+  void mark(std::size_t index);  // its gradient leaves now
   bool left(std::size_t index) const { return left_[index].times > 0; }
   // Errors: c10::Error naming the parameter whose gradient was changed after it left, or left twice.
   void check() const;
@@ -30,7 +30,7 @@ class Departures {
     int times = 0;
     const void* address = nullptr;
     std::uint32_t version = 0;
-    std::vector<double> samples;           // on the CPU only
+    std::vector<double> samples;  // on the CPU only
     std::int64_t first_sample = 0;
   };
   static void sample(const torch::Tensor& gradient, std::int64_t first, std::vector<double>& into);

@@ -10,25 +10,25 @@ namespace downpour {
 
 // What happens to floating-point buffers (BatchNorm's running statistics); integer buffers are always local.
 enum class BufferPolicy {
-  kLocal,     // each worker keeps its own; worker 0's are saved. Said once in the log when a module has such buffers
-  kShared,    // they live on the servers: every push adds this worker's change / world size, every pull adopts the sum
+  kLocal,   // each worker keeps its own; worker 0's are saved. Said once in the log when a module has such buffers
+  kShared,  // they live on the servers: every push adds this worker's change / world size, every pull adopts the sum
 };
 
 // How DownpourSGD talks to the parameter servers. The torch options beside it (SGDOptions, AdagradOptions, AdamOptions,
 // AdamWOptions) choose the update rule that the servers run. Source: Dean et al. 2012, section 4.1.
 struct DownpourOptions {
   // ---- behaviour
-  TORCH_ARG(int64_t, n_push) = 1;          // steps whose gradients are summed into one push
-  TORCH_ARG(int64_t, n_fetch) = 1;         // steps between two pulls
-  TORCH_ARG(double, local_lr) = 0;         // p -= local_lr * grad at steps without a pull; 0: parameters wait for the pull
-  TORCH_ARG(int64_t, warm_up_steps) = 0;   // first steps synchronous: all workers push, then all pull the same version
+  TORCH_ARG(int64_t, n_push) = 1;   // steps whose gradients are summed into one push
+  TORCH_ARG(int64_t, n_fetch) = 1;  // steps between two pulls
+  TORCH_ARG(double, local_lr) = 0;  // p -= local_lr * grad at steps without a pull; 0: parameters wait for the pull
+  TORCH_ARG(int64_t, warm_up_steps) = 0;  // first steps synchronous: all workers push, then all pull the same version
   TORCH_ARG(std::optional<int64_t>, max_staleness) = std::nullopt;  // updates; older pushes are dropped and counted
-  TORCH_ARG(std::optional<int64_t>, max_lead) = std::nullopt;       // steps ahead of the slowest worker (SSP); then it waits
+  TORCH_ARG(std::optional<int64_t>, max_lead) = std::nullopt;  // steps ahead of the slowest worker (SSP); then it waits
   TORCH_ARG(BufferPolicy, buffers) = BufferPolicy::kLocal;
   // ---- speed
-  TORCH_ARG(bool, overlap) = false;        // gradients leave from hooks while backward runs; see DownpourSGD
-  TORCH_ARG(bool, prefetch) = false;       // the pull overlaps the next forward: one more step of staleness
-  TORCH_ARG(double, max_grad_norm) = 0;    // exact global-norm clipping on the way out (works with overlap); 0: none
+  TORCH_ARG(bool, overlap) = false;      // gradients leave from hooks while backward runs; see DownpourSGD
+  TORCH_ARG(bool, prefetch) = false;     // the pull overlaps the next forward: one more step of staleness
+  TORCH_ARG(double, max_grad_norm) = 0;  // exact global-norm clipping on the way out (works with overlap); 0: none
   TORCH_ARG(int64_t, replay_budget_bytes) = int64_t{256} << 20;  // pushes kept until a snapshot covers them
   // ---- trouble
   TORCH_ARG(std::chrono::milliseconds, call_deadline) = std::chrono::seconds(60);  // no call waits longer

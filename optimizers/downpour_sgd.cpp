@@ -18,7 +18,8 @@ using optimizers::Training;
 
 std::unique_ptr<optimizers::Job> make_job(optimizers::Replica& replica) {
   const Environment environment = read_environment();
-  TORCH_CHECK(environment.role != ProcessRole::kServer, "DownpourSGD: this process was started as a server (DOWNPOUR_ROLE)");
+  TORCH_CHECK(environment.role != ProcessRole::kServer,
+              "DownpourSGD: this process was started as a server (DOWNPOUR_ROLE)");
   TORCH_CHECK(environment.world_size == 1 || environment.servers > 0, "DownpourSGD: ", environment.world_size,
               " workers share no parameters without a server; start them with `downpour run --servers 1 --workers ",
               environment.world_size, " -- program`");
@@ -31,10 +32,13 @@ std::unique_ptr<optimizers::Job> make_job(optimizers::Replica& replica) {
 }  // namespace
 
 DownpourSGD::State::State(Training training, const Rule& rule, DownpourOptions options, DownpourSGD& optimizer)
-    : replica(std::move(training), rule, std::move(options), optimizer), departures(replica.trainable()), pid(::getpid()) {
+    : replica(std::move(training), rule, std::move(options), optimizer),
+      departures(replica.trainable()),
+      pid(::getpid()) {
   job = optimizers::with_torch_errors([&] { return make_job(replica); });
   if (replica.options().overlap()) {
-    hooks = std::make_unique<optimizers::GradientHooks>(replica.trainable(), [this](std::size_t index) { gradient_ready(index); });
+    hooks = std::make_unique<optimizers::GradientHooks>(replica.trainable(),
+                                                        [this](std::size_t index) { gradient_ready(index); });
   }
 }
 
@@ -44,7 +48,8 @@ void DownpourSGD::State::gradient_ready(std::size_t index) {
 }
 
 void DownpourSGD::State::check_process(const char* operation) const {
-  TORCH_CHECK(::getpid() == pid, "DownpourSGD::", operation, ": this is a forked child of process ", pid, ", which made the "
+  TORCH_CHECK(::getpid() == pid, "DownpourSGD::", operation, ": this is a forked child of process ", pid,
+              ", which made the "
               "optimizer; its connections and threads cannot be used here. Make the optimizer after fork, or exec");
 }
 
@@ -53,15 +58,18 @@ void DownpourSGD::State::check_usable(const char* operation) const {
   TORCH_CHECK(!finished, "DownpourSGD::", operation, ": the job is over, finish() was called");
 }
 
-// Nothing that has left counts when a check fails: the next backward starts a whole push.
-void DownpourSGD::State::check_departures() {
+// Whatever fails, the next backward starts a whole push: what has left before it counts no more.
+void DownpourSGD::State::step() {
   try {
     departures.check();
+    optimizers::with_torch_errors([&] { job->step(); });
   } catch (...) {
     departures.clear();
     job->forget_gradients();
     throw;
   }
+  departures.clear();
+  replica.stats.step = replica.cadence.steps();
 }
 
 DownpourSGD::DownpourSGD(torch::nn::Module& module, Rule rule, DownpourOptions options)
@@ -92,10 +100,7 @@ torch::Tensor DownpourSGD::step(LossClosure closure) {
     loss = closure();
   }
   const torch::NoGradGuard no_grad;
-  job_->check_departures();
-  optimizers::with_torch_errors([&] { job_->job->step(); });
-  job_->departures.clear();
-  job_->replica.stats.step = job_->replica.cadence.steps();
+  job_->step();
   return loss;
 }
 

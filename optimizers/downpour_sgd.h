@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "csrc/base/malloc_settings.h"   // keep_freed_memory(): fewer page faults for LibTorch on a CPU
+#include "csrc/base/malloc_settings.h"  // keep_freed_memory(): fewer page faults for LibTorch on a CPU
 #include "optimizers/downpour_options.h"
 
 namespace downpour {
@@ -21,9 +21,9 @@ struct Training;
 // What one step did; for logs and progress bars.
 struct StepStats {
   std::int64_t step = 0;
-  double mean_staleness = 0;               // updates by other workers between the values used and the update made
-  std::int64_t stale = 0, refused = 0;     // shards that dropped this worker's last push: too old; not finite
-  double gradient_norm = 0;                // of the last push, before clipping; only with max_grad_norm
+  double mean_staleness = 0;            // updates by other workers between the values used and the update made
+  std::int64_t stale = 0, refused = 0;  // shards that dropped this worker's last push: too old; not finite
+  double gradient_norm = 0;             // of the last push, before clipping; only with max_grad_norm
 };
 
 // Asynchronous data-parallel SGD on sharded parameter servers, as a torch::optim::Optimizer.
@@ -53,7 +53,7 @@ class DownpourSGD : public torch::optim::Optimizer {
   DownpourSGD(std::vector<torch::Tensor> parameters, Rule rule, DownpourOptions options = {});
   // Groups may carry their own options of the same type: learning rate and weight decay travel with every push.
   DownpourSGD(std::vector<torch::optim::OptimizerParamGroup> groups, Rule rule, DownpourOptions options = {});
-  ~DownpourSGD() override;                 // removes hooks, leaves the job without waiting; never throws
+  ~DownpourSGD() override;  // removes hooks, leaves the job without waiting; never throws
 
   torch::Tensor step(LossClosure closure = nullptr) override;
 
@@ -77,13 +77,13 @@ class DownpourSGD : public torch::optim::Optimizer {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
-  void report_loss(double loss);           // shown in the launcher's progress line
+  void report_loss(double loss);              // shown in the launcher's progress line
   void report_samples(std::int64_t samples);  // so many more are done; Samples does it for what it gives
 
-  int rank() const;                        // 0 without the launcher
-  int world_size() const;                  // 1 without the launcher
+  int rank() const;        // 0 without the launcher
+  int world_size() const;  // 1 without the launcher
   const StepStats& stats() const;
-  std::string transport() const;           // "embedded", "shm", "tcp"
+  std::string transport() const;  // "embedded", "shm", "tcp"
 
   // torch.optim's own format, interchangeable with its optimizers. Under parameter servers the state lives there and in their
   // snapshots: the archive then holds the groups' options only, and load() takes only those.

@@ -84,8 +84,8 @@ void EmbeddedJob::push() {
   for (std::size_t i = 0; i < replica_.trainable().size(); ++i) {
     if (gradient(i).defined()) {
       const ps::Hyper& hyper = hypers[replica_.group(i)];
-      const RuleState state = advance_state(replica_.rule(), hyper, replica_.accumulator(), replica_.trainable()[i].tensor,
-                                            replica_.optimizer());
+      const RuleState state = advance_state(replica_.rule(), hyper, replica_.accumulator(),
+                                            replica_.trainable()[i].tensor, replica_.optimizer());
       update_tensor(replica_.rule(), hyper, state.step, values(i), gradient(i), state.tensors);
     }
   }

@@ -37,7 +37,7 @@ class EmbeddedJob final : public Job {
   void push();
 
   Replica& replica_;
-  std::vector<torch::Tensor> values_;      // empty: the parameters themselves hold the values
+  std::vector<torch::Tensor> values_;  // empty: the parameters themselves hold the values
   std::optional<ps::LeaseBook> book_;
 };
 

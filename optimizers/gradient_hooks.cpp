@@ -8,7 +8,7 @@ namespace downpour::optimizers {
 
 struct GradientHooks::Gate {
   std::mutex mutex;
-  OnReady on_ready;                        // empty once the owner is gone
+  OnReady on_ready;  // empty once the owner is gone
   const int* paused = nullptr;
 };
 

@@ -14,14 +14,14 @@ namespace downpour::optimizers {
 // Threads: autograd's threads call back while a backward pass runs, one at a time.
 class GradientHooks {
  public:
-  using OnReady = std::function<void(std::size_t index)>;    // must not throw
+  using OnReady = std::function<void(std::size_t index)>;  // must not throw
 
   GradientHooks(const model::Trainable& trainable, OnReady on_ready);
   ~GradientHooks();
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
 
-  void pause() { ++paused_; }                                // nestable
+  void pause() { ++paused_; }  // nestable
   void resume() { --paused_; }
 
  private:

@@ -18,7 +18,9 @@ void GradientSum::add(std::size_t index, const torch::Tensor& gradient) {
   }
 }
 
-bool GradientSum::empty() const { return std::ranges::none_of(present_, [](bool present) { return present; }); }
+bool GradientSum::empty() const {
+  return std::ranges::none_of(present_, [](bool present) { return present; });
+}
 
 void GradientSum::clear() { present_.assign(present_.size(), false); }
 

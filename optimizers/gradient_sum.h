@@ -23,8 +23,8 @@ class GradientSum {
   void load(torch::serialize::InputArchive& archive);
 
  private:
-  std::vector<torch::Tensor> sums_;      // undefined until its first gradient
-  std::vector<bool> present_;            // unused parameters count as absent
+  std::vector<torch::Tensor> sums_;  // undefined until its first gradient
+  std::vector<bool> present_;        // unused parameters count as absent
 };
 
 }  // namespace downpour::optimizers

@@ -20,7 +20,7 @@ class Job {
 
   // overlap: this parameter's gradient is complete and may leave. Must not throw for trouble outside; step() tells of it.
   virtual void gradient_ready(std::size_t index) { (void)index; }
-  // overlap: what has left since the last step is worth nothing, step() failed its checks.
+  // What has left since the last step is worth nothing: step() failed. Nothing where nothing has. Never throws.
   virtual void forget_gradients() {}
   virtual void step() = 0;
   virtual void fetch() = 0;
@@ -34,7 +34,7 @@ class Job {
 
   // ---- for Samples
   virtual void agree_samples(std::int64_t size, std::int64_t lease_samples, const SamplesOptions& options) = 0;
-  virtual std::optional<ps::Lease> next_lease() = 0;   // nullopt: all epochs are done
+  virtual std::optional<ps::Lease> next_lease() = 0;  // nullopt: all epochs are done
 
   virtual void save(torch::serialize::OutputArchive& archive) const = 0;
   virtual void load(torch::serialize::InputArchive& archive) = 0;

@@ -18,13 +18,13 @@ struct DownpourSGD::State {
 
   void gradient_ready(std::size_t index);
   void check_process(const char* operation) const;
-  void check_usable(const char* operation) const;   // and not finished
-  void check_departures();
+  void check_usable(const char* operation) const;  // and not finished
+  void step();
 
   optimizers::Replica replica;
   optimizers::Departures departures;
   std::unique_ptr<optimizers::Job> job;
-  std::unique_ptr<optimizers::GradientHooks> hooks; // under overlap
+  std::unique_ptr<optimizers::GradientHooks> hooks;  // under overlap
   bool finished = false;
   pid_t pid;
 };

@@ -44,11 +44,14 @@ void check_options(const DownpourOptions& options) {
   TORCH_CHECK(options.n_fetch() >= 1, "n_fetch: expected at least 1 step, found ", options.n_fetch());
   TORCH_CHECK(options.local_lr() >= 0, "local_lr: expected at least 0, found ", options.local_lr());
   TORCH_CHECK(options.warm_up_steps() >= 0, "warm_up_steps: expected at least 0, found ", options.warm_up_steps());
-  TORCH_CHECK(options.max_staleness().value_or(0) >= 0, "max_staleness: expected at least 0 updates, found ", *options.max_staleness());
+  TORCH_CHECK(options.max_staleness().value_or(0) >= 0, "max_staleness: expected at least 0 updates, found ",
+              *options.max_staleness());
   TORCH_CHECK(options.max_lead().value_or(0) >= 0, "max_lead: expected at least 0 steps, found ", *options.max_lead());
   TORCH_CHECK(options.max_grad_norm() >= 0, "max_grad_norm: expected at least 0, found ", options.max_grad_norm());
-  TORCH_CHECK(options.replay_budget_bytes() >= 0, "replay_budget_bytes: expected at least 0, found ", options.replay_budget_bytes());
-  TORCH_CHECK(options.call_deadline().count() > 0, "call_deadline: expected more than 0 ms, found ", options.call_deadline().count());
+  TORCH_CHECK(options.replay_budget_bytes() >= 0, "replay_budget_bytes: expected at least 0, found ",
+              options.replay_budget_bytes());
+  TORCH_CHECK(options.call_deadline().count() > 0, "call_deadline: expected more than 0 ms, found ",
+              options.call_deadline().count());
 }
 
 }  // namespace
@@ -137,7 +140,8 @@ void Replica::check(ValuesLie where) {
   ++checks_;
   for (const model::Change& change : training_.trainable.look()) {
     TORCH_CHECK(change.storage_only, "parameter '", change.name, "': its ", change.what, " was ", change.expected,
-                " when DownpourSGD was made and is ", change.found, " now; convert the model first, then make the optimizer");
+                " when DownpourSGD was made and is ", change.found,
+                " now; convert the model first, then make the optimizer");
     if (where == ValuesLie::kElsewhere) {
       warn_replaced(change);
     }
@@ -145,19 +149,23 @@ void Replica::check(ValuesLie where) {
 }
 
 void Replica::warn_replaced(const model::Change& change) {
-  log_warning("parameter '", change.name, "' has new storage (torch::load or set_data?); what was loaded is overwritten by the "
+  log_warning("parameter '", change.name,
+              "' has new storage (torch::load or set_data?); what was loaded is overwritten by the "
               "next pull, for the servers' values count: load before DownpourSGD is made");
 }
 
 void Replica::check_groups() const {
   const auto& groups = optimizer_.param_groups();
-  TORCH_CHECK(groups.size() <= listed_.size(), "parameter '", place(listed_.size(), 0), "': was added after DownpourSGD was made; "
+  TORCH_CHECK(groups.size() <= listed_.size(), "parameter '", place(listed_.size(), 0),
+              "': was added after DownpourSGD was made; "
               "give all groups to its constructor");
-  TORCH_CHECK(groups.size() == listed_.size(), "parameter group ", groups.size(), ": was removed after DownpourSGD was made");
+  TORCH_CHECK(groups.size() == listed_.size(), "parameter group ", groups.size(),
+              ": was removed after DownpourSGD was made");
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const auto& params = groups[g].params();
     for (std::size_t i = 0; i < std::max(params.size(), listed_[g].size()); ++i) {
-      TORCH_CHECK(i < listed_[g].size(), "parameter '", place(g, i), "': was added after DownpourSGD was made; give all "
+      TORCH_CHECK(i < listed_[g].size(), "parameter '", place(g, i),
+                  "': was added after DownpourSGD was made; give all "
                   "parameters to its constructor");
       TORCH_CHECK(i < params.size() && params[i].unsafeGetTensorImpl() == listed_[g][i], "parameter '", place(g, i),
                   "': was replaced by another tensor after DownpourSGD was made");
@@ -167,7 +175,8 @@ void Replica::check_groups() const {
 
 void Replica::check_module() const {
   for (const auto& [name, tensor] : training_.frozen) {
-    TORCH_CHECK(!tensor.requires_grad(), "parameter '", name, "': requires grad now but did not when DownpourSGD was made; "
+    TORCH_CHECK(!tensor.requires_grad(), "parameter '", name,
+                "': requires grad now but did not when DownpourSGD was made; "
                 "make a new DownpourSGD after unfreezing");
   }
   const auto module = checks_ % kStepsBetweenWalks == 0 ? training_.module.lock() : nullptr;

@@ -22,9 +22,9 @@ namespace downpour::optimizers {
 struct Training {
   model::Trainable trainable;
   std::vector<torch::optim::OptimizerParamGroup> groups;
-  std::weak_ptr<const torch::nn::Module> module;           // expired: none, or one that no shared_ptr owns
-  std::vector<model::Trainable::Named> frozen;             // its parameters that do not require grad
-  std::vector<model::Trainable::Named> buffers;            // its floating-point buffers
+  std::weak_ptr<const torch::nn::Module> module;  // expired: none, or one that no shared_ptr owns
+  std::vector<model::Trainable::Named> frozen;    // its parameters that do not require grad
+  std::vector<model::Trainable::Named> buffers;   // its floating-point buffers
 
   static Training of(const torch::nn::Module& module);
   static Training of(std::vector<torch::Tensor> parameters);
@@ -76,8 +76,8 @@ class Replica {
   DownpourOptions options_;
   ps::RuleKind rule_;
   double accumulator_;
-  std::vector<std::uint32_t> group_;                     // by index of the parameter
-  std::vector<std::vector<const void*>> listed_;         // TensorImpls of the groups as they were
+  std::vector<std::uint32_t> group_;              // by index of the parameter
+  std::vector<std::vector<const void*>> listed_;  // TensorImpls of the groups as they were
   std::vector<ps::Hyper> hypers_;
   std::uint8_t extra_buffers_ = 0;
   std::int64_t checks_ = 0;

@@ -17,8 +17,8 @@ void check_values(const AdamWOptions& options) { torch::optim::AdamW(std::vector
 template <typename Options>
 void check_group(const torch::optim::OptimizerOptions& options, ps::RuleKind kind, std::size_t group) {
   const auto* typed = dynamic_cast<const Options*>(&options);
-  TORCH_CHECK(typed != nullptr, "parameter group ", group, ": its options are not those of ", std::string(ps::name(kind)),
-              ", the rule of this DownpourSGD");
+  TORCH_CHECK(typed != nullptr, "parameter group ", group, ": its options are not those of ",
+              std::string(ps::name(kind)), ", the rule of this DownpourSGD");
   check_values(*typed);
 }
 
@@ -55,7 +55,8 @@ ps::Hyper adam_hyper(const Options& options) {
 }  // namespace
 
 ps::RuleKind rule_kind(const TorchRule& rule) {
-  constexpr ps::RuleKind kKinds[] = {ps::RuleKind::kSgd, ps::RuleKind::kAdagrad, ps::RuleKind::kAdam, ps::RuleKind::kAdamW};
+  constexpr ps::RuleKind kKinds[] = {ps::RuleKind::kSgd, ps::RuleKind::kAdagrad, ps::RuleKind::kAdam,
+                                     ps::RuleKind::kAdamW};
   return kKinds[rule.index()];
 }
 
@@ -70,27 +71,19 @@ std::unique_ptr<torch::optim::OptimizerOptions> checked_defaults(const TorchRule
 
 void check_group_options(ps::RuleKind kind, const torch::optim::OptimizerOptions& options, std::size_t group) {
   switch (kind) {
-    case ps::RuleKind::kSgd:
-      return check_group<SGDOptions>(options, kind, group);
-    case ps::RuleKind::kAdagrad:
-      return check_group<AdagradOptions>(options, kind, group);
-    case ps::RuleKind::kAdam:
-      return check_group<AdamOptions>(options, kind, group);
-    case ps::RuleKind::kAdamW:
-      return check_group<AdamWOptions>(options, kind, group);
+    case ps::RuleKind::kSgd: return check_group<SGDOptions>(options, kind, group);
+    case ps::RuleKind::kAdagrad: return check_group<AdagradOptions>(options, kind, group);
+    case ps::RuleKind::kAdam: return check_group<AdamOptions>(options, kind, group);
+    case ps::RuleKind::kAdamW: return check_group<AdamWOptions>(options, kind, group);
   }
 }
 
 ps::Hyper to_hyper(ps::RuleKind kind, const torch::optim::OptimizerOptions& options) {
   switch (kind) {
-    case ps::RuleKind::kSgd:
-      return sgd_hyper(static_cast<const SGDOptions&>(options));
-    case ps::RuleKind::kAdagrad:
-      return adagrad_hyper(static_cast<const AdagradOptions&>(options));
-    case ps::RuleKind::kAdam:
-      return adam_hyper(static_cast<const AdamOptions&>(options));
-    case ps::RuleKind::kAdamW:
-      break;
+    case ps::RuleKind::kSgd: return sgd_hyper(static_cast<const SGDOptions&>(options));
+    case ps::RuleKind::kAdagrad: return adagrad_hyper(static_cast<const AdagradOptions&>(options));
+    case ps::RuleKind::kAdam: return adam_hyper(static_cast<const AdamOptions&>(options));
+    case ps::RuleKind::kAdamW: break;
   }
   return adam_hyper(static_cast<const AdamWOptions&>(options));
 }

@@ -56,7 +56,8 @@ RuleState advance_adam(const ps::Hyper& hyper, const Tensor& parameter, Optimize
   if (hyper.amsgrad != 0 && !state->max_exp_avg_sq().defined()) {
     state->max_exp_avg_sq(zeros_for(parameter));
   }
-  return {++state->step(), {&state->exp_avg(), &state->exp_avg_sq(), hyper.amsgrad != 0 ? &state->max_exp_avg_sq() : nullptr}};
+  return {++state->step(),
+          {&state->exp_avg(), &state->exp_avg_sq(), hyper.amsgrad != 0 ? &state->max_exp_avg_sq() : nullptr}};
 }
 
 }  // namespace
@@ -72,41 +73,31 @@ void make_initial_state(ps::RuleKind rule, double accumulator, const Tensor& par
 RuleState advance_state(ps::RuleKind rule, const ps::Hyper& hyper, double accumulator, const Tensor& parameter,
                         Optimizer& optimizer) {
   switch (rule) {
-    case ps::RuleKind::kSgd:
-      return advance_sgd(hyper, parameter, optimizer);
-    case ps::RuleKind::kAdagrad:
-      return advance_adagrad(accumulator, parameter, optimizer);
-    case ps::RuleKind::kAdam:
-      return advance_adam<optim::AdamParamState>(hyper, parameter, optimizer);
-    case ps::RuleKind::kAdamW:
-      break;
+    case ps::RuleKind::kSgd: return advance_sgd(hyper, parameter, optimizer);
+    case ps::RuleKind::kAdagrad: return advance_adagrad(accumulator, parameter, optimizer);
+    case ps::RuleKind::kAdam: return advance_adam<optim::AdamParamState>(hyper, parameter, optimizer);
+    case ps::RuleKind::kAdamW: break;
   }
   return advance_adam<optim::AdamWParamState>(hyper, parameter, optimizer);
 }
 
 void save_state(ps::RuleKind rule, const Optimizer& optimizer, torch::serialize::OutputArchive& archive) {
   switch (rule) {
-    case ps::RuleKind::kSgd:
-      return optim::serialize<optim::SGDParamState, optim::SGDOptions>(archive, optimizer);
+    case ps::RuleKind::kSgd: return optim::serialize<optim::SGDParamState, optim::SGDOptions>(archive, optimizer);
     case ps::RuleKind::kAdagrad:
       return optim::serialize<optim::AdagradParamState, optim::AdagradOptions>(archive, optimizer);
-    case ps::RuleKind::kAdam:
-      return optim::serialize<optim::AdamParamState, optim::AdamOptions>(archive, optimizer);
-    case ps::RuleKind::kAdamW:
-      return optim::serialize<optim::AdamWParamState, optim::AdamWOptions>(archive, optimizer);
+    case ps::RuleKind::kAdam: return optim::serialize<optim::AdamParamState, optim::AdamOptions>(archive, optimizer);
+    case ps::RuleKind::kAdamW: return optim::serialize<optim::AdamWParamState, optim::AdamWOptions>(archive, optimizer);
   }
 }
 
 void load_state(ps::RuleKind rule, Optimizer& optimizer, torch::serialize::InputArchive& archive) {
   switch (rule) {
-    case ps::RuleKind::kSgd:
-      return optim::serialize<optim::SGDParamState, optim::SGDOptions>(archive, optimizer);
+    case ps::RuleKind::kSgd: return optim::serialize<optim::SGDParamState, optim::SGDOptions>(archive, optimizer);
     case ps::RuleKind::kAdagrad:
       return optim::serialize<optim::AdagradParamState, optim::AdagradOptions>(archive, optimizer);
-    case ps::RuleKind::kAdam:
-      return optim::serialize<optim::AdamParamState, optim::AdamOptions>(archive, optimizer);
-    case ps::RuleKind::kAdamW:
-      return optim::serialize<optim::AdamWParamState, optim::AdamWOptions>(archive, optimizer);
+    case ps::RuleKind::kAdam: return optim::serialize<optim::AdamParamState, optim::AdamOptions>(archive, optimizer);
+    case ps::RuleKind::kAdamW: return optim::serialize<optim::AdamWParamState, optim::AdamWOptions>(archive, optimizer);
   }
 }
 

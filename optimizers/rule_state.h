@@ -18,7 +18,8 @@ RuleState advance_state(ps::RuleKind rule, const ps::Hyper& hyper, double accumu
                         torch::optim::Optimizer& optimizer);
 
 // Adagrad's state exists from the start; the others' from the first gradient on.
-void make_initial_state(ps::RuleKind rule, double accumulator, const torch::Tensor& parameter, torch::optim::Optimizer& optimizer);
+void make_initial_state(ps::RuleKind rule, double accumulator, const torch::Tensor& parameter,
+                        torch::optim::Optimizer& optimizer);
 
 // torch::optim's archive of state and groups. Errors: c10::Error (torch's) for an archive of other groups.
 void save_state(ps::RuleKind rule, const torch::optim::Optimizer& optimizer, torch::serialize::OutputArchive& archive);

@@ -12,12 +12,12 @@ struct Samples::State {
   DownpourSGD::State& optimizer;
   std::int64_t size;
   SamplesOptions options;
-  std::int64_t position = 0, end = 0;      // what is left of the lease, in the epoch's order
-  std::int64_t given = 0;                  // samples of the batch that is open; 0: none is
-  std::int64_t steps = 0;                  // the optimizer's, when it was given
+  std::int64_t position = 0, end = 0;  // what is left of the lease, in the epoch's order
+  std::int64_t given = 0;              // samples of the batch that is open; 0: none is
+  std::int64_t steps = 0;              // the optimizer's, when it was given
   std::int64_t epoch = 0;
   std::int64_t ordered_epoch = -1;
-  std::vector<std::int64_t> order;         // of that epoch
+  std::vector<std::int64_t> order;  // of that epoch
 
   void close_batch();
   bool begin_lease();
@@ -29,14 +29,16 @@ void Samples::State::close_batch() {
     return;
   }
   const std::int64_t made = optimizer.replica.cadence.steps() - steps;
-  TORCH_CHECK(made == 1, "Samples::next: expected one step() for the last batch, found ", made, "; every batch is one step, so that "
+  TORCH_CHECK(made == 1, "Samples::next: expected one step() for the last batch, found ", made,
+              "; every batch is one step, so that "
               "each sample counts once");
   optimizer.job->report_samples(given);
   given = 0;
 }
 
 bool Samples::State::begin_lease() {
-  TORCH_CHECK(!optimizer.replica.cadence.push_begun(), "Samples::next: a push with gradients of other samples is still open (n_push = ",
+  TORCH_CHECK(!optimizer.replica.cadence.push_begun(),
+              "Samples::next: a push with gradients of other samples is still open (n_push = ",
               optimizer.replica.options().n_push(), "); take all batches from Samples");
   const auto lease = optimizers::with_torch_errors([&] { return optimizer.job->next_lease(); });
   if (!lease) {
@@ -48,7 +50,8 @@ bool Samples::State::begin_lease() {
   optimizer.replica.cadence.begin_lease(lease->id, (end - position + options.batch_size() - 1) / options.batch_size());
   if (ordered_epoch != epoch) {
     // A lease of an earlier epoch may come again: its order is made once more, which is cheaper than kept.
-    order = ps::epoch_order(size, options.seed(), epoch, options.shuffle() ? ps::Order::kShuffled : ps::Order::kSequential);
+    order =
+        ps::epoch_order(size, options.seed(), epoch, options.shuffle() ? ps::Order::kShuffled : ps::Order::kSequential);
     ordered_epoch = epoch;
   }
   return true;

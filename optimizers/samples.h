@@ -13,7 +13,7 @@ class DownpourSGD;
 struct SamplesOptions {
   TORCH_ARG(int64_t, batch_size) = 64;
   TORCH_ARG(int64_t, epochs) = 1;
-  TORCH_ARG(uint64_t, seed) = 0;           // the order of every epoch follows from it
+  TORCH_ARG(uint64_t, seed) = 0;  // the order of every epoch follows from it
   TORCH_ARG(bool, shuffle) = true;
 };
 
@@ -29,8 +29,8 @@ class Samples {
   ~Samples();
 
   struct Batch {
-    torch::Tensor indices;                 // int64 [b], 1 <= b <= batch_size, on the CPU
-    int64_t epoch = 0;                     // from 0
+    torch::Tensor indices;  // int64 [b], 1 <= b <= batch_size, on the CPU
+    int64_t epoch = 0;      // from 0
   };
   // nullopt when all epochs are done. Each batch must be followed by its step() before the next one is asked for.
   std::optional<Batch> next();

@@ -64,7 +64,6 @@ std::int64_t ServerJob::clock(std::int64_t steps) const {
 
 void ServerJob::step() {
   if (trouble_) {
-    forget_gradients();
     std::rethrow_exception(std::exchange(trouble_, nullptr));
   }
   replica_.check(ValuesLie::kElsewhere);
@@ -72,7 +71,7 @@ void ServerJob::step() {
   note_verdicts();
   const bool pushes = replica_.cadence.push_ends_now();
   pushes ? push(Newest::kApart) : hold_back();
-  pushes && is_synchronous() ? complete_synchronous_step() : complete_step();
+  pushes&& is_synchronous() ? complete_synchronous_step() : complete_step();
   replica_.cadence.advance();
   report();
 }
@@ -169,6 +168,7 @@ void ServerJob::gradient_ready(std::size_t index) {
 
 void ServerJob::forget_gradients() {
   client().abandon_push();
+  trouble_ = nullptr;
   push_begun_ = false;
   sent_.assign(sent_.size(), false);
   squared_norm_ = 0;

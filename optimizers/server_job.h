@@ -73,9 +73,9 @@ class ServerJob final : public Job {
   bool warms_up_;
   ps::Progress progress_;
   bool push_begun_ = false;
-  std::vector<bool> sent_;          // by parameter: its gradient has left with the push that has begun
-  double squared_norm_ = 0;         // of what has left with it; under max_grad_norm only
-  std::exception_ptr trouble_;      // met in a hook; step() raises it
+  std::vector<bool> sent_;      // by parameter: its gradient has left with the push that has begun
+  double squared_norm_ = 0;     // of what has left with it; under max_grad_norm only
+  std::exception_ptr trouble_;  // met in a hook; step() raises it
 };
 
 }  // namespace downpour::optimizers

@@ -37,7 +37,8 @@ ps::NetworkOptions network_options(const Environment& environment, const ps::Joi
   return options;
 }
 
-ps::ClientOptions client_options(const Environment& environment, const DownpourOptions& options, std::uint32_t incarnation) {
+ps::ClientOptions client_options(const Environment& environment, const DownpourOptions& options,
+                                 std::uint32_t incarnation) {
   ps::ClientOptions result;
   result.job = environment.job;
   result.rank = environment.rank;
@@ -63,7 +64,8 @@ Session::Session(const Environment& environment, const DownpourOptions& options,
       member_(member_options(environment, options)),
       incarnation_(agree_first(member_, agreement_)),
       connector_(clock_, network_options(environment, member_.joined(), shared_memory)),
-      client_(agreement_.schema, member_.joined().shards, connector_, client_options(environment, options, incarnation_)) {}
+      client_(agreement_.schema, member_.joined().shards, connector_,
+              client_options(environment, options, incarnation_)) {}
 
 void Session::agree(const ps::Agreement& agreement) {
   outlive_fences([&] { member_.agree(agreement); });
@@ -99,8 +101,9 @@ void Session::await_fence() {
   try {
     while (!member_.fenced()) {
       member_.tick(ticked_);  // raises what else may have ended this life
-      DOWNPOUR_CHECK_AS(TimeoutError, clock_.now() < limit, "worker ", rank(), ": a server says that this worker was fenced, but the ",
-                        "coordinator at ", environment_.coordinator, " has not said so for ", seconds(call_deadline_), " s");
+      DOWNPOUR_CHECK_AS(TimeoutError, clock_.now() < limit, "worker ", rank(),
+                        ": a server says that this worker was fenced, but the ", "coordinator at ",
+                        environment_.coordinator, " has not said so for ", seconds(call_deadline_), " s");
       connector_.run_once(clock_.now() + std::chrono::milliseconds(5), Duration::zero());
     }
   } catch (const ps::FencedError&) {

@@ -25,10 +25,10 @@ class Session {
           transport::SharedMemory shared_memory);
 
   const ps::Agreement& agreement() const { return agreement_; }
-  void agree(const ps::Agreement& agreement);          // the same with samples
+  void agree(const ps::Agreement& agreement);  // the same with samples
   int rank() const { return environment_.rank; }
   int world_size() const { return member_.joined().workers; }
-  bool is_restarted() const { return incarnation_ > 1; }   // an earlier life of this worker was in the job
+  bool is_restarted() const { return incarnation_ > 1; }  // an earlier life of this worker was in the job
   ps::Client& client() { return client_; }
   const ps::Client& client() const { return client_; }
 
@@ -37,10 +37,10 @@ class Session {
 
   void report(const ps::Progress& progress) { member_.report(progress); }
   void tick(std::int64_t clock);
-  void wait_for_the_slowest(std::int64_t clock);       // until every live worker's clock is there
-  void finish();                                       // waits for the others
+  void wait_for_the_slowest(std::int64_t clock);  // until every live worker's clock is there
+  void finish();                                  // waits for the others
 
-  std::optional<ps::Lease> next_lease();               // nullopt: all epochs are done
+  std::optional<ps::Lease> next_lease();  // nullopt: all epochs are done
   void tell_decided_leases();
 
  private:
@@ -57,7 +57,7 @@ class Session {
   ps::NetworkConnector connector_;
   ps::Client client_;
   std::int64_t ticked_ = 0;
-  std::deque<ps::Lease> leases_;                       // given and not begun
+  std::deque<ps::Lease> leases_;  // given and not begun
   std::uint64_t last_lease_ = 0;
 };
 

@@ -12,7 +12,8 @@ SharedBuffers::SharedBuffers(const Replica& replica, int world_size) : world_siz
   if (replica.options().buffers() == BufferPolicy::kLocal) {
     if (world_size > 1) {
       log_warning("the module has ", named.size(), " floating-point buffers ('", named.front().first,
-                  "' is the first): each worker keeps its own, and worker 0's are the ones to save; BufferPolicy::kShared shares them");
+                  "' is the first): each worker keeps its own, and worker 0's are the ones to save; "
+                  "BufferPolicy::kShared shares them");
     }
     return;
   }
@@ -26,7 +27,8 @@ SharedBuffers::SharedBuffers(const Replica& replica, int world_size) : world_siz
 void SharedBuffers::add_to(ps::Schema& schema) const {
   if (buffers_) {
     for (std::size_t i = 0; i < size(); ++i) {
-      schema.parameters.push_back({"buffer " + (*buffers_)[i].name, buffers_->shape(i), buffers_->dtype(i), schema.groups});
+      schema.parameters.push_back(
+          {"buffer " + (*buffers_)[i].name, buffers_->shape(i), buffers_->dtype(i), schema.groups});
     }
     ++schema.groups;
   }
@@ -63,9 +65,12 @@ void SharedBuffers::adopt(std::size_t index, std::int64_t begin, std::int64_t co
   buffers_->copy_in(index, begin, count, source);
 }
 
+// The sum of all, and on top this worker's own changes that are still to be told.
 void SharedBuffers::after_pull() {
   for (std::size_t i = 0; i < size(); ++i) {
-    counted_[i].copy_(buffers_->values(i));
+    const torch::Tensor& buffer = (*buffers_)[i].tensor;
+    buffer.sub_(untold_[i].to(buffer.device()));
+    counted_[i].copy_(buffer);
   }
 }
 

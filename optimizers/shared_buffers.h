@@ -20,11 +20,11 @@ class SharedBuffers {
  public:
   SharedBuffers(const Replica& replica, int world_size);
 
-  void add_to(ps::Schema& schema) const;              // after the parameters
+  void add_to(ps::Schema& schema) const;  // after the parameters
   void add_to(std::vector<ps::Hyper>& hypers) const;
   torch::Tensor values(std::size_t index) const { return buffers_->values(index); }
   void push(ps::Client& client, std::size_t first_parameter);
-  void before_pull();                                 // what no push has told yet is kept for the next one
+  void before_pull();  // what no push has told yet is kept, here and for the next push
   void adopt(std::size_t index, std::int64_t begin, std::int64_t count, const void* source);
   void after_pull();
 
@@ -33,8 +33,8 @@ class SharedBuffers {
   void count_changes();
 
   std::optional<model::Trainable> buffers_;
-  std::vector<torch::Tensor> counted_;                // values up to which changes are in untold_
-  std::vector<torch::Tensor> untold_;                 // the next push
+  std::vector<torch::Tensor> counted_;  // values up to which changes are in untold_
+  std::vector<torch::Tensor> untold_;   // the next push
   int world_size_;
 };
 

@@ -28,8 +28,8 @@ bool fused_fits(const Tensor& values, const Tensor& gradient, const StateTensors
   return true;
 }
 
-void update_fused(ps::RuleKind rule, const ps::Hyper& hyper, std::int64_t step, const Tensor& values, const Tensor& gradient,
-                  const StateTensors& state) {
+void update_fused(ps::RuleKind rule, const ps::Hyper& hyper, std::int64_t step, const Tensor& values,
+                  const Tensor& gradient, const StateTensors& state) {
   const Dtype dtype = dtype_of(values);
   auto* const p = static_cast<char*>(values.data_ptr());
   const auto* const g = static_cast<const char*>(gradient.const_data_ptr());
@@ -50,7 +50,8 @@ void update_fused(ps::RuleKind rule, const ps::Hyper& hyper, std::int64_t step, 
 
 // ---- the same rules as torch::optim's sequence of tensor operations -------------------------------------------------
 
-void update_sgd(const ps::Hyper& hyper, std::int64_t step, const Tensor& values, Tensor direction, const Tensor* buffer) {
+void update_sgd(const ps::Hyper& hyper, std::int64_t step, const Tensor& values, Tensor direction,
+                const Tensor* buffer) {
   if (hyper.momentum != 0) {
     if (step == 1) {
       buffer->copy_(direction);
@@ -62,7 +63,8 @@ void update_sgd(const ps::Hyper& hyper, std::int64_t step, const Tensor& values,
   values.add_(direction, -hyper.lr);
 }
 
-void update_adagrad(const ps::Hyper& hyper, std::int64_t step, const Tensor& values, const Tensor& gradient, const Tensor& sum) {
+void update_adagrad(const ps::Hyper& hyper, std::int64_t step, const Tensor& values, const Tensor& gradient,
+                    const Tensor& sum) {
   const double lr = hyper.lr / (1 + static_cast<double>(step - 1) * hyper.lr_decay);
   sum.addcmul_(gradient, gradient, 1.0);
   values.addcdiv_(gradient, sum.sqrt().add_(hyper.eps), -lr);
@@ -84,8 +86,8 @@ void update_adam(const ps::Hyper& hyper, std::int64_t step, const Tensor& values
   values.addcdiv_(*first, deviation, -(hyper.lr / correction1));
 }
 
-void update_stepwise(ps::RuleKind rule, const ps::Hyper& hyper, std::int64_t step, const Tensor& values, Tensor gradient,
-                     const StateTensors& state) {
+void update_stepwise(ps::RuleKind rule, const ps::Hyper& hyper, std::int64_t step, const Tensor& values,
+                     Tensor gradient, const StateTensors& state) {
   const torch::NoGradGuard no_grad;
   if (hyper.gradient_scale != 1) {
     gradient = gradient * hyper.gradient_scale;
@@ -118,8 +120,8 @@ bool same_memory_layout(const Tensor& a, const Tensor& b) {
   return a.is_non_overlapping_and_dense() && a.strides() == b.strides();
 }
 
-void update_tensor(ps::RuleKind rule, const ps::Hyper& hyper, std::int64_t step, const Tensor& values, const Tensor& gradient,
-                   const StateTensors& state) {
+void update_tensor(ps::RuleKind rule, const ps::Hyper& hyper, std::int64_t step, const Tensor& values,
+                   const Tensor& gradient, const StateTensors& state) {
   if (fused_fits(values, gradient, state)) {
     update_fused(rule, hyper, step, values, gradient, state);
   } else {

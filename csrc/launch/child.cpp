@@ -34,7 +34,9 @@ struct Prepared {
   pid_t parent = ::getpid();
 };
 
-bool place(int from, int to) { return from < 0 || (from == to ? ::fcntl(to, F_SETFD, 0) == 0 : ::dup2(from, to) == to); }
+bool place(int from, int to) {
+  return from < 0 || (from == to ? ::fcntl(to, F_SETFD, 0) == 0 : ::dup2(from, to) == to);
+}
 
 bool own_session() { return ::setsid() >= 0; }
 
@@ -91,14 +93,10 @@ int exec_result(int pipe) {
 
 std::string reason_text(int reason) {
   switch (reason) {
-    case ENOENT:
-      return "no such file (or, for a script, no such interpreter)";
-    case EACCES:
-      return "permission denied; make it executable with chmod +x";
-    case ENOEXEC:
-      return "not a program; a script needs a first line such as #!/bin/sh";
-    default:
-      return std::strerror(reason);
+    case ENOENT: return "no such file (or, for a script, no such interpreter)";
+    case EACCES: return "permission denied; make it executable with chmod +x";
+    case ENOEXEC: return "not a program; a script needs a first line such as #!/bin/sh";
+    default: return std::strerror(reason);
   }
 }
 
@@ -143,7 +141,8 @@ std::optional<Ended> Child::reap() {
   int status = 0;
   struct rusage usage {};
   ::wait4(pid_, &status, 0, &usage);
-  return Ended{.status = to_exit_status(status), .peak_memory_bytes = static_cast<std::int64_t>(usage.ru_maxrss) * 1024};
+  return Ended{.status = to_exit_status(status),
+               .peak_memory_bytes = static_cast<std::int64_t>(usage.ru_maxrss) * 1024};
 }
 
 }  // namespace downpour::launch

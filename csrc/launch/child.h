@@ -15,13 +15,13 @@ namespace downpour::launch {
 enum class Session { kOwn, kTerminal };
 
 struct ChildSpec {
-  std::string program;                     // a file; not searched for
-  std::vector<std::string> arguments;      // [0] is what the program sees as its name
-  std::vector<std::string> variables;      // NAME=VALUE: its whole environment
-  int standard_input = -1;                 // -1: ours
+  std::string program;                 // a file; not searched for
+  std::vector<std::string> arguments;  // [0] is what the program sees as its name
+  std::vector<std::string> variables;  // NAME=VALUE: its whole environment
+  int standard_input = -1;             // -1: ours
   int standard_output = -1;
   int standard_error = -1;
-  std::vector<int> handed_over;            // descriptors that stay open, under their numbers
+  std::vector<int> handed_over;  // descriptors that stay open, under their numbers
   Session session = Session::kOwn;
 };
 
@@ -39,8 +39,8 @@ class Child {
   static Child spawn(const ChildSpec& spec);
 
   pid_t pid() const { return pid_; }
-  int pidfd() const { return pidfd_.get(); }             // readable when it has ended
-  void signal(int number) const;                         // to its whole process group, while it has not been reaped
+  int pidfd() const { return pidfd_.get(); }  // readable when it has ended
+  void signal(int number) const;              // to its whole process group, while it has not been reaped
   // When it has ended: kills what is left of its group and its session, then reaps it. nullopt while it runs.
   std::optional<Ended> reap();
 

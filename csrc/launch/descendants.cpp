@@ -29,7 +29,7 @@ struct Entry {
   pid_t parent = 0;
   pid_t session = 0;
   char state = '?';
-  unsigned long long started = 0;          // in clock ticks since boot: tells a reused number from the first owner
+  unsigned long long started = 0;  // in clock ticks since boot: tells a reused number from the first owner
 };
 
 std::optional<Entry> read_entry(pid_t pid) {
@@ -46,8 +46,8 @@ std::optional<Entry> read_entry(pid_t pid) {
   const char* fields = std::strrchr(text, ')');
   Entry entry{.pid = pid};
   if (fields == nullptr ||
-      std::sscanf(fields, ") %c %d %*d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &entry.state,
-                  &entry.parent, &entry.session, &entry.started) != 4) {
+      std::sscanf(fields, ") %c %d %*d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                  &entry.state, &entry.parent, &entry.session, &entry.started) != 4) {
     return std::nullopt;
   }
   return entry;
@@ -56,7 +56,8 @@ std::optional<Entry> read_entry(pid_t pid) {
 std::vector<Entry> read_entries() {
   std::vector<Entry> entries;
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc"), ::closedir);
-  for (const dirent* item = folder ? ::readdir(folder.get()) : nullptr; item != nullptr; item = ::readdir(folder.get())) {
+  for (const dirent* item = folder ? ::readdir(folder.get()) : nullptr; item != nullptr;
+       item = ::readdir(folder.get())) {
     const std::string_view name = item->d_name;
     pid_t pid = 0;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);

@@ -16,8 +16,8 @@ namespace {
 std::string versions_text() {
   utsname system{};
   ::uname(&system);
-  return concat("downpour ", kVersion, ", protocol ", transport::kProtocolVersion, ", ", system.sysname, " ", system.release, ", glibc ",
-                ::gnu_get_libc_version(), "\n");
+  return concat("downpour ", kVersion, ", protocol ", transport::kProtocolVersion, ", ", system.sysname, " ",
+                system.release, ", glibc ", ::gnu_get_libc_version(), "\n");
 }
 
 }  // namespace
@@ -30,13 +30,15 @@ std::string to_text(const Check& check) {
 std::vector<Check> check_libraries(const std::string& name, const Variables& variables) {
   const auto program = find_program(name, variables);
   if (!program) {
-    return {{"program " + name, false, "not found or not executable", "write its path, e.g. ./" + name + "; chmod +x makes it executable"}};
+    return {{"program " + name, false, "not found or not executable",
+             "write its path, e.g. ./" + name + "; chmod +x makes it executable"}};
   }
   std::vector<Check> checks;
   try {
     const LibraryReport report = shared_libraries(*program, variables);
-    const std::string found = report.dynamic ? concat(report.found.size(), " libraries found, ", report.missing.size(), " missing")
-                                             : "a script or a static program, which needs no libraries";
+    const std::string found = report.dynamic
+                                  ? concat(report.found.size(), " libraries found, ", report.missing.size(), " missing")
+                                  : "a script or a static program, which needs no libraries";
     checks.push_back({"libraries of " + *program, report.missing.empty(), found, ""});
     for (const std::string& missing : report.missing) {
       checks.push_back({"library " + missing, false, "not found", library_fix(missing)});
@@ -49,9 +51,19 @@ std::vector<Check> check_libraries(const std::string& name, const Variables& var
 
 int run_doctor(const DoctorOptions& options, const Variables& variables) {
   std::cout << versions_text();
-  const std::filesystem::path folder = options.folder.empty() ? std::filesystem::path(variables.get("TMPDIR").value_or("/tmp")) : options.folder;
-  std::vector<Check> checks = {check_kernel(), check_memfd(), check_descriptor_passing(), check_eventfd(), check_open_files(), check_cores(),
-                               check_memory(), check_loopback(), check_clock(), check_disk(folder), check_libtorch(variables)};
+  const std::filesystem::path folder =
+      options.folder.empty() ? std::filesystem::path(variables.get("TMPDIR").value_or("/tmp")) : options.folder;
+  std::vector<Check> checks = {check_kernel(),
+                               check_memfd(),
+                               check_descriptor_passing(),
+                               check_eventfd(),
+                               check_open_files(),
+                               check_cores(),
+                               check_memory(),
+                               check_loopback(),
+                               check_clock(),
+                               check_disk(folder),
+                               check_libtorch(variables)};
   if (!options.program.empty()) {
     const auto more = check_libraries(options.program, variables);
     checks.insert(checks.end(), more.begin(), more.end());

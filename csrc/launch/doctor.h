@@ -11,16 +11,16 @@ namespace downpour::launch {
 
 // One thing looked at.
 struct Check {
-  std::string what;                        // "shared memory (sealed memfd)"
+  std::string what;  // "shared memory (sealed memfd)"
   bool good = true;
-  std::string found;                       // what was seen: a number, an error
-  std::string fix;                         // what to do when it is not good
+  std::string found;  // what was seen: a number, an error
+  std::string fix;    // what to do when it is not good
 };
 
 // ---- one function a thing; none throws, none leaves anything behind --------------------------------------------------
-Check check_kernel();                      // pidfd, signalfd, subreaper
+Check check_kernel();  // pidfd, signalfd, subreaper
 Check check_memfd();
-Check check_descriptor_passing();          // over an abstract local socket
+Check check_descriptor_passing();  // over an abstract local socket
 Check check_eventfd();
 Check check_open_files();
 Check check_cores();

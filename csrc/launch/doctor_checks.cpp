@@ -45,7 +45,8 @@ std::pair<Fd, Fd> connected_local_sockets() {
   const Fd listening(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   Fd client(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const auto* address = reinterpret_cast<const sockaddr*>(&name);
-  DOWNPOUR_CHECK(::bind(listening.get(), address, size) == 0 && ::listen(listening.get(), 1) == 0 && ::connect(client.get(), address, size) == 0,
+  DOWNPOUR_CHECK(::bind(listening.get(), address, size) == 0 && ::listen(listening.get(), 1) == 0 &&
+                     ::connect(client.get(), address, size) == 0,
                  "abstract local socket: ", std::strerror(errno));
   return {std::move(client), Fd(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC))};
 }
@@ -71,7 +72,8 @@ Check check_memfd() {
   if (!memory) {
     return failed(what, "memfd_create", fix);
   }
-  if (::ftruncate(memory.get(), 4096) != 0 || ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+  if (::ftruncate(memory.get(), 4096) != 0 ||
+      ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return failed(what, "ftruncate or F_ADD_SEALS", fix);
   }
   const bool sealed = ::ftruncate(memory.get(), 0) != 0 && errno == EPERM;
@@ -85,7 +87,8 @@ Check check_descriptor_passing() {
     const int passed = one.get();
     transport::send_descriptors(one.get(), as_bytes("x"), {&passed, 1});
     const auto received = transport::receive_descriptors(other.get(), 16, 1);
-    return {what, received.descriptors.size() == 1, "", "the sandbox drops descriptors (SCM_RIGHTS); jobs then use TCP"};
+    return {what, received.descriptors.size() == 1, "",
+            "the sandbox drops descriptors (SCM_RIGHTS); jobs then use TCP"};
   } catch (const Error& error) {
     return {what, false, error.what(), "allow local sockets in the sandbox; jobs then use TCP, which is slower"};
   }
@@ -106,7 +109,8 @@ Check check_open_files() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   return {"open files", limit.rlim_cur >= kEnoughOpenFiles, concat(limit.rlim_cur, " allowed"),
-          concat("raise the limit before starting jobs: ulimit -n ", kEnoughOpenFiles, " (the hard limit is ", limit.rlim_max, ")")};
+          concat("raise the limit before starting jobs: ulimit -n ", kEnoughOpenFiles, " (the hard limit is ",
+                 limit.rlim_max, ")")};
 }
 
 Check check_cores() {
@@ -116,8 +120,10 @@ Check check_cores() {
 
 Check check_memory() {
   const auto group = memory_group();
-  const std::string limit = group && group->limit_bytes ? bytes_text(static_cast<std::uint64_t>(*group->limit_bytes)) : "none";
-  const auto total = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::string limit =
+      group && group->limit_bytes ? bytes_text(static_cast<std::uint64_t>(*group->limit_bytes)) : "none";
+  const auto total =
+      static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   return {"memory", true, concat(bytes_text(total), ", control group's limit: ", limit), ""};
 }
 
@@ -132,7 +138,8 @@ Check check_loopback() {
     timeval deadline{.tv_sec = 3, .tv_usec = 0};
     ::setsockopt(client.get(), SOL_SOCKET, SO_SNDTIMEO, &deadline, sizeof(deadline));
     const bool good = ::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0;
-    return {what, good, good ? "" : std::strerror(errno), "bring the loopback device up: ip link set lo up; check the firewall"};
+    return {what, good, good ? "" : std::strerror(errno),
+            "bring the loopback device up: ip link set lo up; check the firewall"};
   } catch (const Error& error) {
     return {what, false, error.what(), "bring the loopback device up: ip link set lo up"};
   }
@@ -164,7 +171,10 @@ Check check_disk(const std::filesystem::path& folder) {
     return {what, false, sink.why().empty() ? std::strerror(errno) : sink.why(), fix};
   }
   const double took = seconds(std::chrono::steady_clock::now() - begun);
-  return {what, true, concat(bytes_text(free_bytes), " free, writes ", bytes_text(static_cast<std::uint64_t>(kTrialBytes / took)), "/s"), ""};
+  return {what, true,
+          concat(bytes_text(free_bytes), " free, writes ", bytes_text(static_cast<std::uint64_t>(kTrialBytes / took)),
+                 "/s"),
+          ""};
 }
 
 Check check_libtorch(const Variables& variables) {
@@ -181,8 +191,11 @@ Check check_libtorch(const Variables& variables) {
   std::ifstream cache("/etc/ld.so.cache", std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(cache)), std::istreambuf_iterator<char>());
   const bool known = text.find(library) != std::string::npos;
-  return {"LibTorch", true, known ? "known to the loader" : "not where the loader looks by itself; programs with a run path do not need that "
-          "(downpour doctor PROGRAM tells)", ""};
+  return {"LibTorch", true,
+          known ? "known to the loader"
+                : "not where the loader looks by itself; programs with a run path do not need that "
+                  "(downpour doctor PROGRAM tells)",
+          ""};
 }
 
 }  // namespace downpour::launch

@@ -71,8 +71,12 @@ void Events::note(std::string_view text) {
 void Events::progress(const std::map<int, WorkerScore>& workers) {
   Json json = event("progress");
   for (const auto& [index, score] : workers) {
-    Json item = {{"rank", index}, {"step", score.step}, {"samples", score.samples}, {"samples_per_s", score.samples_per_second},
-                 {"loss", score.loss ? Json(*score.loss) : Json()}, {"staleness", score.staleness}};
+    Json item = {{"rank", index},
+                 {"step", score.step},
+                 {"samples", score.samples},
+                 {"samples_per_s", score.samples_per_second},
+                 {"loss", score.loss ? Json(*score.loss) : Json()},
+                 {"staleness", score.staleness}};
     json["workers"].push_back(item);
   }
   write_(line(json));

@@ -6,13 +6,13 @@ namespace downpour::launch {
 
 // How a process ended. A value.
 struct ExitStatus {
-  int code = 0;                 // meaningful when signal is 0
+  int code = 0;  // meaningful when signal is 0
   int signal = 0;
   bool core_dumped = false;
 
   bool success() const { return code == 0 && signal == 0; }
   int shell_code() const { return signal != 0 ? 128 + signal : code; }
-  std::string text() const;     // "exit code 3", "killed by SIGSEGV (signal 11), core dumped"
+  std::string text() const;  // "exit code 3", "killed by SIGSEGV (signal 11), core dumped"
   bool operator==(const ExitStatus&) const = default;
 };
 

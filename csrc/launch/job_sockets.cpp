@@ -9,7 +9,9 @@ namespace {
 class Binder {
  public:
   explicit Binder(const RunOptions& options)
-      : host_(options.address), port_(options.port), exposure_(options.insecure ? transport::Exposure::kInsecure : transport::Exposure::kLoopbackOnly) {}
+      : host_(options.address),
+        port_(options.port),
+        exposure_(options.insecure ? transport::Exposure::kInsecure : transport::Exposure::kLoopbackOnly) {}
 
   Fd next() {
     const int port = port_ == 0 ? 0 : port_++;

@@ -12,7 +12,7 @@ namespace downpour::launch {
 // first and bound later, and a restarted server keeps its own.
 struct JobSockets {
   Fd coordinator;
-  Fd master;                               // c10d's rendezvous, for rank 0
+  Fd master;  // c10d's rendezvous, for rank 0
   std::vector<Fd> servers;
 
   Endpoints endpoints() const;

@@ -24,8 +24,13 @@ std::string one_decimal(Duration duration) {
 }  // namespace
 
 Journal::Journal(Summary begun, Output& output, const Clock& clock)
-    : summary_(std::move(begun)), output_(output), clock_(clock), begun_(clock.now()),
-      events_([&output](std::string line) { output.event(std::move(line)); }), host_(host_name()), earlier_memory_kills_(memory_kills()) {}
+    : summary_(std::move(begun)),
+      output_(output),
+      clock_(clock),
+      begun_(clock.now()),
+      events_([&output](std::string line) { output.event(std::move(line)); }),
+      host_(host_name()),
+      earlier_memory_kills_(memory_kills()) {}
 
 void Journal::planned(const std::string& text, bool quiet) {
   events_.plan(text, summary_);
@@ -58,22 +63,32 @@ std::string Journal::hint(const Life& life) const {
     return concat("out of memory: the kernel killed a process of this control group",
                   limit ? concat(", whose limit is ", bytes_text(static_cast<std::uint64_t>(*limit))) : "");
   }
-  return "nobody in this job sent that SIGKILL: the kernel may have been out of memory (see dmesg), or somebody used kill -9";
+  return "nobody in this job sent that SIGKILL: the kernel may have been out of memory (see dmesg), or somebody used "
+         "kill -9";
 }
 
 void Journal::failed(const Failed& failure, const Life& life) {
-  FailureRecord record{.who = life.who, .life = life.number, .pid = life.pid, .host = host_, .when = std::chrono::system_clock::now(),
-                       .after = clock_.now() - life.started, .status = failure.status, .consequence = failure.consequence,
-                       .peak_memory_bytes = life.ended ? life.ended->peak_memory_bytes : 0, .hint = life.ended ? hint(life) : "",
-                       .last_errors = {}, .log = life.log};
+  FailureRecord record{.who = life.who,
+                       .life = life.number,
+                       .pid = life.pid,
+                       .host = host_,
+                       .when = std::chrono::system_clock::now(),
+                       .after = clock_.now() - life.started,
+                       .status = failure.status,
+                       .consequence = failure.consequence,
+                       .peak_memory_bytes = life.ended ? life.ended->peak_memory_bytes : 0,
+                       .hint = life.ended ? hint(life) : "",
+                       .last_errors = {},
+                       .log = life.log};
   const std::string reason = record.hint.empty() ? "" : concat(" (", record.hint, ")");
   if (failure.consequence == Failed::Consequence::kRestart) {
-    log_warning(to_text(life.who), ": ", failure.status.text(), reason, "; restart ", failure.restart, " of ", failure.allowed, " in ",
-                one_decimal(failure.pause), " s");
+    log_warning(to_text(life.who), ": ", failure.status.text(), reason, "; restart ", failure.restart, " of ",
+                failure.allowed, " in ", one_decimal(failure.pause), " s");
     events_.restart(failure);
   } else if (failure.consequence == Failed::Consequence::kEndsJob) {
     log_error(to_text(life.who), ": ", failure.status.text(), reason, "; ",
-              failure.allowed > 0 ? concat("no restart left (", failure.allowed, " allowed, --max-restarts), ") : "", "ending the job");
+              failure.allowed > 0 ? concat("no restart left (", failure.allowed, " allowed, --max-restarts), ") : "",
+              "ending the job");
   }
   summary_.failures.push_back(std::move(record));
 }
@@ -82,7 +97,8 @@ void Journal::interrupted(int signal, Duration grace) {
   events_.signal(signal);
   if (summary_.ended_by.empty()) {
     summary_.ended_by = signal_name(signal);
-    log_info(signal_name(signal), ": ending the job, ", one_decimal(grace), " s at most (--grace); once more kills at once");
+    log_info(signal_name(signal), ": ending the job, ", one_decimal(grace),
+             " s at most (--grace); once more kills at once");
   }
 }
 

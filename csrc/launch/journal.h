@@ -22,9 +22,9 @@ struct Life {
   int number = 0;
   int pid = 0;
   TimePoint started{};
-  std::string log = {};                    // of its standard error; empty: none
-  bool killed_by_us = false;               // SIGKILL
-  bool was_silent = false;                 // and that was why
+  std::string log = {};       // of its standard error; empty: none
+  bool killed_by_us = false;  // SIGKILL
+  bool was_silent = false;    // and that was why
   std::optional<Ended> ended = {};
 };
 
@@ -42,10 +42,10 @@ class Journal {
   void noted(const std::string& text);
   void progress(int worker, const ps::Progress& progress);
   void status(const ps::ServerStatus& status);
-  void report(bool quiet);                 // one line of progress
+  void report(bool quiet);  // one line of progress
   // The whole story, once the output has been finished.
   Summary& close(int exit_code, const Output& output);
-  void tell(bool quiet);                   // it, to the user and the event stream
+  void tell(bool quiet);  // it, to the user and the event stream
   const Scoreboard& scoreboard() const { return scoreboard_; }
 
  private:
@@ -58,7 +58,7 @@ class Journal {
   TimePoint begun_;
   Events events_;
   Scoreboard scoreboard_;
-  std::map<Target, int> lives_;            // the current one of each
+  std::map<Target, int> lives_;  // the current one of each
   std::set<std::pair<Target, int>> ready_;
   std::string host_;
   std::int64_t earlier_memory_kills_ = 0;

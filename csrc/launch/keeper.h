@@ -14,10 +14,10 @@ class Keeper {
   int fd() const { return lifeline_.get(); }
 
   struct Heard {
-    std::optional<int> signal;             // nullopt: none waits
+    std::optional<int> signal;  // nullopt: none waits
     bool dead = false;
   };
-  Heard next();                            // never blocks
+  Heard next();  // never blocks
 
  private:
   Fd lifeline_;

@@ -17,7 +17,9 @@ class OutputSink final : public spdlog::sinks::base_sink<std::mutex> {
 
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
-    const char* level = message.level == spdlog::level::info ? ": " : message.level == spdlog::level::warn ? " warning: " : " error: ";
+    const char* level = message.level == spdlog::level::info   ? ": "
+                        : message.level == spdlog::level::warn ? " warning: "
+                                                               : " error: ";
     output_.say(concat("downpour", level, std::string_view(message.payload.data(), message.payload.size()), "\n"));
   }
   void flush_() override {}
@@ -27,7 +29,9 @@ class OutputSink final : public spdlog::sinks::base_sink<std::mutex> {
 };
 
 void forward(LogLevel level, std::string_view line) {
-  const auto to = level == LogLevel::kInfo ? spdlog::level::info : level == LogLevel::kWarning ? spdlog::level::warn : spdlog::level::err;
+  const auto to = level == LogLevel::kInfo      ? spdlog::level::info
+                  : level == LogLevel::kWarning ? spdlog::level::warn
+                                                : spdlog::level::err;
   spdlog::log(to, "{}", line);
 }
 

@@ -34,7 +34,8 @@ std::optional<std::filesystem::path> group_folder(const std::string& controller)
       continue;
     }
     const std::string names = "," + line.substr(first + 1, second - first - 1) + ",";
-    if (names != "," + controller + "," && (controller.empty() || names.find("," + controller + ",") == std::string::npos)) {
+    if (names != "," + controller + "," &&
+        (controller.empty() || names.find("," + controller + ",") == std::string::npos)) {
       continue;
     }
     const std::filesystem::path root = controller.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/" + controller;
@@ -91,7 +92,8 @@ std::optional<int> parse_cpu_quota(const std::string& text) {
 int usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  int cores = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  int cores = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set)
+                                                             : static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
   return std::max(std::min(cores, quota_cores().value_or(cores)), 1);
 }
 

@@ -14,8 +14,8 @@ std::string host_name();
 int usable_cores();
 
 struct MemoryGroup {
-  std::optional<std::int64_t> limit_bytes;     // nullopt: none
-  std::int64_t out_of_memory_kills = 0;        // so far
+  std::optional<std::int64_t> limit_bytes;  // nullopt: none
+  std::int64_t out_of_memory_kills = 0;     // so far
 };
 // Of our control group (version 2, or the memory controller of version 1); nullopt where there is none to read.
 std::optional<MemoryGroup> memory_group();

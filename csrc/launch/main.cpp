@@ -1,6 +1,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -48,9 +50,12 @@ struct Dispatch {
 }  // namespace
 }  // namespace downpour::launch
 
-int main(int argc, char** argv, char** variables) {
+int main(int argc, char** argv, char** variables) try {
   using namespace downpour::launch;
   open_standard_descriptors();
   const Command command = parse_command(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
   return std::visit(Dispatch{Variables(variables)}, command);
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "downpour: %s\n", error.what());
+  return 1;
 }

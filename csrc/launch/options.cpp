@@ -14,8 +14,12 @@ constexpr int kLargestCount = 4096;
 constexpr int kLargestPort = 65535;
 
 CLI::Option* add_duration(CLI::App& app, const std::string& name, Duration& into, const std::string& help) {
-  const auto set = [&into](const double& value) { into = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value)); };
-  return app.add_option_function<double>(name, set, concat(help, " [", seconds(into), "]"))->type_name("SECONDS")->check(CLI::Range(0.0, 1e6));
+  const auto set = [&into](const double& value) {
+    into = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
+  };
+  return app.add_option_function<double>(name, set, concat(help, " [", seconds(into), "]"))
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 1e6));
 }
 
 CLI::Option* add_selection(CLI::App& app, const std::string& name, Selection& into, const std::string& help) {
@@ -31,42 +35,55 @@ CLI::Option* add_selection(CLI::App& app, const std::string& name, Selection& in
 
 void add_restart_options(CLI::App& app, RunOptions& options) {
   const auto both = [&options](const int& value) { options.worker_restarts = options.server_restarts = value; };
-  app.add_option_function<int>("--max-restarts", both, "restarts allowed to each process; without servers, to all workers together [3]")
-      ->trigger_on_parse()->check(CLI::Range(0, 1'000'000));
-  app.add_option("--max-worker-restarts", options.worker_restarts, "the same for workers only")->check(CLI::Range(0, 1'000'000));
-  app.add_option("--max-server-restarts", options.server_restarts, "the same for servers only")->check(CLI::Range(0, 1'000'000));
+  app.add_option_function<int>("--max-restarts", both,
+                               "restarts allowed to each process; without servers, to all workers together [3]")
+      ->trigger_on_parse()
+      ->check(CLI::Range(0, 1'000'000));
+  app.add_option("--max-worker-restarts", options.worker_restarts, "the same for workers only")
+      ->check(CLI::Range(0, 1'000'000));
+  app.add_option("--max-server-restarts", options.server_restarts, "the same for servers only")
+      ->check(CLI::Range(0, 1'000'000));
   add_duration(app, "--grace", options.grace, "from the first signal to SIGKILL");
   add_duration(app, "--silence", options.silence, "a process not heard from for so long counts as lost");
   add_duration(app, "--snapshot-interval", options.snapshot_interval, "between two snapshots of a server");
 }
 
 void add_output_options(CLI::App& app, RunOptions& options) {
-  app.add_option("--run-folder", options.run_folder, "snapshots, logs and summary [a fresh folder, removed after success]");
+  app.add_option("--run-folder", options.run_folder,
+                 "snapshots, logs and summary [a fresh folder, removed after success]");
   app.add_flag("--keep", options.keep, "keep the run folder after success too");
-  app.add_option("--json", options.json, "write events as JSON lines to a file, or to standard output with -")->type_name("FILE");
+  app.add_option("--json", options.json, "write events as JSON lines to a file, or to standard output with -")
+      ->type_name("FILE");
   app.add_option("--log-dir", options.log_folder, "where logs go [logs in the run folder]");
-  add_selection(app, "--tee", options.tee, "print and log the output of these: all, none, workers, servers, 0-3, server:0 [all]");
+  add_selection(app, "--tee", options.tee,
+                "print and log the output of these: all, none, workers, servers, 0-3, server:0 [all]");
   add_selection(app, "--redirect", options.redirect, "only log the output of these [none]");
   add_selection(app, "--filter", options.filter, "print the output of these only [all]");
-  app.add_option("--prefix", options.prefix, "before each line; {role} {rank} {host} {time} are filled in")->type_name("TEMPLATE");
+  app.add_option("--prefix", options.prefix, "before each line; {role} {rank} {host} {time} are filled in")
+      ->type_name("TEMPLATE");
   app.add_flag("-q,--quiet", options.quiet, "print neither plan nor progress nor summary");
 }
 
 void add_machine_options(CLI::App& app, RunOptions& options) {
-  app.add_option("--threads", options.threads, "threads of each worker [cores / workers]")->check(CLI::Range(1, kLargestCount));
+  app.add_option("--threads", options.threads, "threads of each worker [cores / workers]")
+      ->check(CLI::Range(1, kLargestCount));
   app.add_option("-x,--env", options.variables, "set a variable for all processes; may be repeated")
-      ->allow_extra_args(false)->type_name("NAME[=VALUE]");
+      ->allow_extra_args(false)
+      ->type_name("NAME[=VALUE]");
   app.add_option("--gdb", options.gdb, "start this rank under gdb on the terminal; switches deadlines off")
-      ->type_name("RANK")->check(CLI::Range(0, kLargestCount - 1));
+      ->type_name("RANK")
+      ->check(CLI::Range(0, kLargestCount - 1));
   app.add_option("--address", options.address, "where the launcher's sockets are bound [127.0.0.1]")->type_name("IP");
-  app.add_option("--port", options.port, "use this port and those after it [0: chosen by the system]")->check(CLI::Range(0, kLargestPort));
+  app.add_option("--port", options.port, "use this port and those after it [0: chosen by the system]")
+      ->check(CLI::Range(0, kLargestPort));
   app.add_flag("--insecure", options.insecure, "allow an address off loopback although nothing is encrypted");
 }
 
 CLI::App* add_run(CLI::App& app, RunOptions& options) {
   CLI::App* run = app.add_subcommand("run", "start a job: servers, workers, restarts, output");
   run->footer("After the options: -- program [arguments]");
-  run->add_option("-w,--workers", options.workers, "processes that run the program [1]")->check(CLI::Range(1, kLargestCount));
+  run->add_option("-w,--workers", options.workers, "processes that run the program [1]")
+      ->check(CLI::Range(1, kLargestCount));
   run->add_option("-s,--servers", options.servers, "parameter servers [0]")->check(CLI::Range(0, kLargestCount));
   add_restart_options(*run, options);
   add_output_options(*run, options);
@@ -78,21 +95,30 @@ std::uint64_t parse_job(const std::string& text) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
   if (error != std::errc() || end != text.data() + text.size() || value == 0) {
-    throw CLI::ValidationError("--job", concat("'", text, "' is not 1 to 16 hexadecimal digits; take those that server 0 printed"));
+    throw CLI::ValidationError(
+        "--job", concat("'", text, "' is not 1 to 16 hexadecimal digits; take those that server 0 printed"));
   }
   return value;
 }
 
 CLI::App* add_serve(CLI::App& app, ServeOptions& options) {
   CLI::App* serve = app.add_subcommand("serve", "run one parameter server by hand");
-  serve->add_option("--index", options.index, "which server this is; server 0 hosts the coordinator [0]")->check(CLI::Range(0, kLargestCount - 1));
+  serve->add_option("--index", options.index, "which server this is; server 0 hosts the coordinator [0]")
+      ->check(CLI::Range(0, kLargestCount - 1));
   serve->add_option("--servers", options.servers, "servers in the job [1]")->check(CLI::Range(1, kLargestCount));
   serve->add_option("--workers", options.workers, "workers in the job [1]")->check(CLI::Range(1, kLargestCount));
-  serve->add_option("--address", options.address, "where workers reach this server [127.0.0.1:0]")->type_name("HOST:PORT");
-  serve->add_option("--coordinator", options.coordinator, "server 0: where to host it; others: what server 0 printed")->type_name("HOST:PORT");
-  serve->add_option("--endpoints", options.endpoints, "server 0: the addresses of all servers, by index")->delimiter(',')->type_name("HOST:PORT,...");
-  serve->add_option_function<std::string>("--job", [&options](const std::string& text) { options.job = parse_job(text); },
-                                          "the job's number, as server 0 printed it")->type_name("HEX");
+  serve->add_option("--address", options.address, "where workers reach this server [127.0.0.1:0]")
+      ->type_name("HOST:PORT");
+  serve->add_option("--coordinator", options.coordinator, "server 0: where to host it; others: what server 0 printed")
+      ->type_name("HOST:PORT");
+  serve->add_option("--endpoints", options.endpoints, "server 0: the addresses of all servers, by index")
+      ->delimiter(',')
+      ->type_name("HOST:PORT,...");
+  serve
+      ->add_option_function<std::string>(
+          "--job", [&options](const std::string& text) { options.job = parse_job(text); },
+          "the job's number, as server 0 printed it")
+      ->type_name("HEX");
   serve->add_option("--run-folder", options.run_folder, "for snapshots [none are written]");
   add_duration(*serve, "--snapshot-interval", options.snapshot_interval, "between two snapshots");
   add_duration(*serve, "--silence", options.silence, "a process not heard from for so long counts as lost");
@@ -149,12 +175,14 @@ Answer usage_error(const std::string& command, const std::string& what) {
 
 Answer unknown_word(const CLI::App& command, const std::string& word) {
   if (!word.starts_with("-")) {
-    return usage_error(command.get_name(), concat("'", word, "' was not expected here; a program and its arguments go after --: ",
-                                                  "downpour run [options] -- ", word, " ..."));
+    return usage_error(command.get_name(),
+                       concat("'", word, "' was not expected here; a program and its arguments go after --: ",
+                              "downpour run [options] -- ", word, " ..."));
   }
   const std::string nearest = nearest_flag(command, word);
-  return usage_error(command.get_name(), concat("unknown flag ", word, nearest.empty() ? "" : concat("; did you mean ", nearest, "?"),
-                                                " All flags: downpour ", command.get_name(), " --help"));
+  return usage_error(command.get_name(),
+                     concat("unknown flag ", word, nearest.empty() ? "" : concat("; did you mean ", nearest, "?"),
+                            " All flags: downpour ", command.get_name(), " --help"));
 }
 
 std::optional<Answer> check_run(const RunOptions& options) {
@@ -162,11 +190,13 @@ std::optional<Answer> check_run(const RunOptions& options) {
     return usage_error("run", "no program given; write it after --: downpour run [options] -- program [arguments]");
   }
   if (options.gdb && *options.gdb >= options.workers) {
-    return usage_error("run", concat("--gdb ", *options.gdb, ": there is no such rank; --workers is ", options.workers));
+    return usage_error("run",
+                       concat("--gdb ", *options.gdb, ": there is no such rank; --workers is ", options.workers));
   }
   const int last_port = options.port + 1 + options.servers;
   if (options.port != 0 && last_port > kLargestPort) {
-    return usage_error("run", concat("--port ", options.port, ": the last port would be ", last_port, "; choose a lower one"));
+    return usage_error("run",
+                       concat("--port ", options.port, ": the last port would be ", last_port, "; choose a lower one"));
   }
   try {
     Prefix{options.prefix.value_or("")};
@@ -178,11 +208,14 @@ std::optional<Answer> check_run(const RunOptions& options) {
 
 std::optional<Answer> check_serve(const ServeOptions& options) {
   if (options.index >= options.servers) {
-    return usage_error("serve", concat("--index ", options.index, ": there is no such server; --servers is ", options.servers));
+    return usage_error("serve",
+                       concat("--index ", options.index, ": there is no such server; --servers is ", options.servers));
   }
-  if (options.index == 0 && options.servers > 1 && options.endpoints.size() != static_cast<std::size_t>(options.servers)) {
-    return usage_error("serve", concat("--endpoints: server 0 tells the workers where the ", options.servers,
-                                       " servers are; expected ", options.servers, " addresses, found ", options.endpoints.size()));
+  if (options.index == 0 && options.servers > 1 &&
+      options.endpoints.size() != static_cast<std::size_t>(options.servers)) {
+    return usage_error(
+        "serve", concat("--endpoints: server 0 tells the workers where the ", options.servers,
+                        " servers are; expected ", options.servers, " addresses, found ", options.endpoints.size()));
   }
   if (options.index > 0 && options.coordinator.empty()) {
     return usage_error("serve", "--coordinator is missing: start server 0 first, it prints the flags for the others");

@@ -41,11 +41,15 @@ std::size_t columns_of(int terminal) {
 // All but the constructor and the atomics belongs to the thread.
 struct Output::State {
   explicit State(const OutputOptions& the_options)
-      : options(the_options), out(the_options.out), error(the_options.error), events(the_options.events), buffer(kReadBytes, '\0') {}
+      : options(the_options),
+        out(the_options.out),
+        error(the_options.error),
+        events(the_options.events),
+        buffer(kReadBytes, '\0') {}
 
   void run();
   void add(Stream& stream);
-  bool read(Stream& stream);               // false: nothing there now, or the stream has ended
+  bool read(Stream& stream);  // false: nothing there now, or the stream has ended
   void take(Stream& stream, std::string_view bytes);
   void end(Stream& stream);
   void write_log(Stream& stream, std::string_view bytes);
@@ -62,7 +66,7 @@ struct Output::State {
   Sink events;
   StatusArea area;
   std::vector<std::string> area_lines;
-  std::map<int, std::unique_ptr<Stream>> streams;        // by descriptor
+  std::map<int, std::unique_ptr<Stream>> streams;  // by descriptor
   std::map<std::pair<Target, int>, Tail> tails;
   std::string buffer;
   std::string lines;
@@ -70,7 +74,7 @@ struct Output::State {
 
   std::atomic<bool> show_posted{false};
   std::mutex mutex;
-  std::vector<std::string> wanted;                       // guarded by mutex
+  std::vector<std::string> wanted;  // guarded by mutex
   std::thread thread;
 };
 
@@ -133,7 +137,8 @@ void Output::State::end(Stream& stream) {
 
 void Output::State::write_log(Stream& stream, std::string_view bytes) {
   if (stream.log.open() && !stream.log.write(bytes)) {
-    write_error(concat("downpour warning: the log ", stream.options.log.string(), " ends here: ", stream.log.why(), "\n"));
+    write_error(
+        concat("downpour warning: the log ", stream.options.log.string(), " ends here: ", stream.log.why(), "\n"));
   }
 }
 

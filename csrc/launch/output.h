@@ -18,17 +18,17 @@ struct StreamOptions {
   Target who;
   int life = 0;
   Channel channel = Channel::kOut;
-  Prefix prefix{};                         // complete but for {time}
-  bool shown = true;                       // on our own channel
-  std::filesystem::path log{};             // every byte goes there too, as it came; empty: nowhere
+  Prefix prefix{};              // complete but for {time}
+  bool shown = true;            // on our own channel
+  std::filesystem::path log{};  // every byte goes there too, as it came; empty: nowhere
 };
 
 struct OutputOptions {
   int out = 1;
   int error = 2;
-  int events = -1;                         // where event lines go; -1: nowhere
-  bool area = false;                       // `error` is a terminal that may be drawn on
-  bool area_below_out = false;             // and `out` is that terminal too
+  int events = -1;              // where event lines go; -1: nowhere
+  bool area = false;            // `error` is a terminal that may be drawn on
+  bool area_below_out = false;  // and `out` is that terminal too
 };
 
 // What the processes of the job print, what we print, and the progress lines below: everything that is written to the
@@ -39,14 +39,14 @@ struct OutputOptions {
 class Output {
  public:
   explicit Output(const OutputOptions& options);
-  ~Output();                               // blocks until everything is written
+  ~Output();  // blocks until everything is written
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
 
   // Reads `pipe` until its end. A log that cannot be written is reported once and given up.
   void add(Fd pipe, StreamOptions options);
-  void say(std::string text);              // whole lines of ours, to `error`
-  void event(std::string line);            // to `events`
+  void say(std::string text);                 // whole lines of ours, to `error`
+  void event(std::string line);               // to `events`
   void show(std::vector<std::string> lines);  // replaces the progress lines; the latest wins while a write waits
   // Every writer has ended: takes what is left in the pipes, erases the progress lines, then calls `done`.
   void finish(std::function<void()> done);

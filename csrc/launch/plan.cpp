@@ -9,10 +9,19 @@ namespace downpour::launch {
 namespace {
 
 // Inherited from another launcher they would make a process believe that it is somebody else.
-constexpr const char* kForeign[] = {
-    "DOWNPOUR_ROLE",    "DOWNPOUR_MASTER_FD", "DOWNPOUR_SERVER_INDEX", "DOWNPOUR_LISTEN_FD", "RANK",           "WORLD_SIZE",
-    "LOCAL_RANK",       "LOCAL_WORLD_SIZE",   "GROUP_RANK",            "GROUP_WORLD_SIZE",   "ROLE_RANK",      "ROLE_WORLD_SIZE",
-    "TORCHELASTIC_USE_AGENT_STORE"};
+constexpr const char* kForeign[] = {"DOWNPOUR_ROLE",
+                                    "DOWNPOUR_MASTER_FD",
+                                    "DOWNPOUR_SERVER_INDEX",
+                                    "DOWNPOUR_LISTEN_FD",
+                                    "RANK",
+                                    "WORLD_SIZE",
+                                    "LOCAL_RANK",
+                                    "LOCAL_WORLD_SIZE",
+                                    "GROUP_RANK",
+                                    "GROUP_WORLD_SIZE",
+                                    "ROLE_RANK",
+                                    "ROLE_WORLD_SIZE",
+                                    "TORCHELASTIC_USE_AGENT_STORE"};
 
 Environment describe(const RunOptions& options, const Plan& plan, Target who, int life) {
   Environment environment;
@@ -67,7 +76,8 @@ void plan_threads(const RunOptions& options, int cores, Plan& plan) {
     plan.threads_text = concat(counted(plan.threads, "thread"), " each (--threads)");
   } else {
     plan.threads = std::max(1, cores / options.workers);
-    plan.threads_text = concat(counted(plan.threads, "thread"), " each (", counted(cores, "core"), " / ", counted(options.workers, "worker"), ")");
+    plan.threads_text = concat(counted(plan.threads, "thread"), " each (", counted(cores, "core"), " / ",
+                               counted(options.workers, "worker"), ")");
   }
 }
 
@@ -87,9 +97,10 @@ std::vector<std::string> variables_of(const RunOptions& options, const Plan& pla
 }
 
 std::string to_text(const RunOptions& options, const Plan& plan) {
-  return concat(options.servers == 0 ? "" : counted(options.servers, "server") + ", ", counted(options.workers, "worker"), ", ",
-                plan.threads_text, options.gdb ? concat(", rank ", *options.gdb, " under gdb, no deadlines") : "",
-                options.insecure ? ", INSECURE: sockets may be off loopback, without keys or encryption" : "", 
+  return concat(options.servers == 0 ? "" : counted(options.servers, "server") + ", ",
+                counted(options.workers, "worker"), ", ", plan.threads_text,
+                options.gdb ? concat(", rank ", *options.gdb, " under gdb, no deadlines") : "",
+                options.insecure ? ", INSECURE: sockets may be off loopback, without keys or encryption" : "",
                 options.run_folder.empty() && !options.keep ? "" : "; run folder " + plan.run_folder);
 }
 

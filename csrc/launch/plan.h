@@ -12,8 +12,8 @@
 namespace downpour::launch {
 
 struct Endpoints {
-  std::string coordinator;                 // "host:port"
-  std::string master_address;              // for c10d's rendezvous; rank 0 inherits its listening socket
+  std::string coordinator;     // "host:port"
+  std::string master_address;  // for c10d's rendezvous; rank 0 inherits its listening socket
   int master_port = 0;
   int master_fd = -1;
   std::vector<std::string> servers;
@@ -24,9 +24,9 @@ struct Plan {
   std::uint64_t job = 0;
   std::string run_folder;
   Endpoints endpoints;
-  Variables user;                          // the launcher's own environment with -x applied
-  int threads = 0;                         // per worker
-  std::string threads_text;                // "1 thread each (2 cores / 2 workers)"
+  Variables user;            // the launcher's own environment with -x applied
+  int threads = 0;           // per worker
+  std::string threads_text;  // "1 thread each (2 cores / 2 workers)"
 };
 
 // The user's environment without what a launcher above us left in it, with -x applied.

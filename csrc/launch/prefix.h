@@ -10,7 +10,7 @@ namespace downpour::launch {
 // What stands before every line of a process: a template with {role}, {rank}, {host} and {time}. A value.
 class Prefix {
  public:
-  Prefix() = default;                      // nothing
+  Prefix() = default;  // nothing
   // Errors: Error naming the field that is unknown.
   explicit Prefix(std::string_view pattern);
 

@@ -14,14 +14,17 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
-std::string padded(const std::string& text, std::size_t width) { return std::string(width - std::min(width, text.size()), ' ') + text; }
+std::string padded(const std::string& text, std::size_t width) {
+  return std::string(width - std::min(width, text.size()), ' ') + text;
+}
 
 std::string rate_text(double rate) { return rate < 100 ? fixed(rate, 1) : grouped(std::llround(rate)); }
 
 std::string worker_line(int index, const WorkerScore& score, std::size_t width) {
   std::string line = to_text(worker(index));
   line.resize(std::max(line.size(), width), ' ');
-  line += "  step " + padded(grouped(score.step), 9) + "  " + padded(rate_text(score.samples_per_second), 9) + " samples/s";
+  line +=
+      "  step " + padded(grouped(score.step), 9) + "  " + padded(rate_text(score.samples_per_second), 9) + " samples/s";
   if (score.loss) {
     line += "  loss " + fixed(*score.loss, 4);
   }
@@ -79,9 +82,9 @@ std::string progress_line(const std::map<int, WorkerScore>& workers) {
     last = std::max(last, score.step);
   }
   const auto count = static_cast<int>(workers.size());
-  return concat(rate_text(rate), " samples/s, ", first == last ? "step " : "steps " + grouped(first) + " to ", grouped(last),
-                losses > 0 ? ", mean loss " + fixed(loss / losses, 4) : "", ", staleness ", fixed(staleness / std::max(count, 1), 1), " (", count,
-                count == 1 ? " worker)" : " workers)");
+  return concat(rate_text(rate), " samples/s, ", first == last ? "step " : "steps " + grouped(first) + " to ",
+                grouped(last), losses > 0 ? ", mean loss " + fixed(loss / losses, 4) : "", ", staleness ",
+                fixed(staleness / std::max(count, 1), 1), " (", count, count == 1 ? " worker)" : " workers)");
 }
 
 }  // namespace downpour::launch

@@ -15,7 +15,7 @@ std::vector<std::string> progress_lines(const std::map<int, WorkerScore>& worker
 // The same in one line, for a log: "4,812 samples/s, steps 1,234 to 1,260, mean loss 0.43, staleness 1.2 (2 workers)".
 std::string progress_line(const std::map<int, WorkerScore>& workers);
 
-std::string grouped(std::int64_t number);              // "1,234,567"
-std::string bytes_text(std::uint64_t bytes);           // "1.2 GB", powers of 1000
+std::string grouped(std::int64_t number);     // "1,234,567"
+std::string bytes_text(std::uint64_t bytes);  // "1.2 GB", powers of 1000
 
 }  // namespace downpour::launch

@@ -82,7 +82,8 @@ void RestartPolicy::failed(Target who, Process& process, const ExitStatus& statu
                            Decisions& out) {
   const bool together = is_worker(who) && options_.servers == 0;
   const int used = together ? round_ : process.restarts;
-  Failed failure{.who = who, .status = status, .allowed = is_worker(who) ? options_.worker_restarts : options_.server_restarts};
+  Failed failure{
+      .who = who, .status = status, .allowed = is_worker(who) ? options_.worker_restarts : options_.server_restarts};
   // Once the servers have been told to end, there is nobody left to rejoin.
   const bool too_late = options_.servers > 0 && finished == Finished::kYes;
   if (used >= failure.allowed || too_late) {
@@ -258,7 +259,9 @@ std::optional<TimePoint> RestartPolicy::deadline() const {
     return std::nullopt;
   }
   std::optional<TimePoint> first;
-  const auto consider = [&](std::optional<TimePoint> when) { first = when && (!first || *when < *first) ? when : first; };
+  const auto consider = [&](std::optional<TimePoint> when) {
+    first = when && (!first || *when < *first) ? when : first;
+  };
   consider(terminate_at_);
   consider(kill_at_);
   consider(give_up_at_);

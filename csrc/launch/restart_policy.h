@@ -22,29 +22,41 @@ struct PolicyOptions {
   Duration grace = std::chrono::seconds(10);             // from the first signal to SIGKILL
   Duration first_pause = std::chrono::milliseconds(50);  // before the first restart; doubles with each one
   Duration largest_pause = std::chrono::seconds(10);
-  Duration closing = std::chrono::seconds(60);           // for servers to write their last snapshot after success
-  Duration give_up = std::chrono::seconds(10);           // after SIGKILL: a process in the kernel's hands is left behind
+  Duration closing = std::chrono::seconds(60);  // for servers to write their last snapshot after success
+  Duration give_up = std::chrono::seconds(10);  // after SIGKILL: a process in the kernel's hands is left behind
 };
 
 // Whether the coordinator has told the servers to end, since every worker has finished or is gone.
 enum class Finished { kNo, kYes };
 
 // Decisions, in order.
-struct StartProcess { Target who; int life; };
-struct SendSignal { Target who; int signal; };
-struct NewRound { int round; };                          // without servers: nobody of the former round is alive
-struct AbortJob { std::string reason; };                 // for the members that are still connected
-struct ReleaseServers {};                                // no worker will come again: they save and end by themselves
+struct StartProcess {
+  Target who;
+  int life;
+};
+struct SendSignal {
+  Target who;
+  int signal;
+};
+struct NewRound {
+  int round;
+};  // without servers: nobody of the former round is alive
+struct AbortJob {
+  std::string reason;
+};                         // for the members that are still connected
+struct ReleaseServers {};  // no worker will come again: they save and end by themselves
 struct Failed {
   enum class Consequence { kRestart, kEndsJob, kNone };  // kNone: followed from an earlier failure
   Target who;
   ExitStatus status{};
   Consequence consequence = Consequence::kNone;
-  int restart = 0;                                       // kRestart: which one, of how many, after which pause
+  int restart = 0;  // kRestart: which one, of how many, after which pause
   int allowed = 0;
   Duration pause{};
 };
-struct EndJob { int exit_code; };
+struct EndJob {
+  int exit_code;
+};
 using Decision = std::variant<StartProcess, SendSignal, NewRound, AbortJob, ReleaseServers, Failed, EndJob>;
 using Decisions = std::vector<Decision>;
 
@@ -56,10 +68,10 @@ class RestartPolicy {
 
   Decisions begin();
   Decisions exited(Target who, const ExitStatus& status, Finished finished, TimePoint now);
-  Decisions silent(int index);                           // the coordinator has not heard from that server for too long
+  Decisions silent(int index);  // the coordinator has not heard from that server for too long
   // A signal for the launcher that ends the job; the second one kills at once, as does SIGQUIT.
   Decisions interrupted(int signal, TimePoint now);
-  Decisions check(TimePoint now);                        // at deadline()
+  Decisions check(TimePoint now);  // at deadline()
   std::optional<TimePoint> deadline() const;
 
   int restarts(Target who) const;
@@ -72,8 +84,8 @@ class RestartPolicy {
   struct Process {
     State state = State::kAlive;
     int restarts = 0;
-    int last_signal = 0;                                 // sent by us to this life
-    TimePoint due{};                                     // kWaiting
+    int last_signal = 0;  // sent by us to this life
+    TimePoint due{};      // kWaiting
   };
 
   void start(Target who, Process& process, Decisions& out);
@@ -86,7 +98,7 @@ class RestartPolicy {
   void stop(int exit_code, TimePoint now);
   void close(TimePoint now);
   void kill_now(TimePoint now, Decisions& out);
-  void advance(TimePoint now, Decisions& out);           // what follows from the states alone
+  void advance(TimePoint now, Decisions& out);  // what follows from the states alone
   void advance_renewal(Decisions& out);
   void advance_ending(TimePoint now, Decisions& out);
   bool any(Target::Kind kind, State state) const;
@@ -102,8 +114,8 @@ class RestartPolicy {
   bool interrupted_ = false;
   bool released_ = false;
   bool killed_ = false;
-  std::optional<TimePoint> terminate_at_;                // SIGTERM to whoever is alive
-  std::optional<TimePoint> kill_at_;                     // SIGKILL
+  std::optional<TimePoint> terminate_at_;  // SIGTERM to whoever is alive
+  std::optional<TimePoint> kill_at_;       // SIGKILL
   std::optional<TimePoint> give_up_at_;
 };
 

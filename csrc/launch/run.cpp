@@ -25,15 +25,17 @@ namespace {
 struct Checked {
   std::string program;
   std::string launcher;
-  Variables user;                          // user_variables()
+  Variables user;  // user_variables()
 };
 
 std::string checked_program(const RunOptions& options, const Variables& variables) {
   const auto program = find_program(options.program.front(), variables);
   DOWNPOUR_CHECK(program, "program '", options.program.front(), "' was not found",
-                 options.program.front().find('/') == std::string::npos ? " in PATH; for one in this folder write ./" + options.program.front()
-                                                                        : " or is not executable (chmod +x)");
-  DOWNPOUR_CHECK(!options.gdb || find_program("gdb", variables), "--gdb: gdb was not found in PATH; on Debian: apt-get install gdb");
+                 options.program.front().find('/') == std::string::npos
+                     ? " in PATH; for one in this folder write ./" + options.program.front()
+                     : " or is not executable (chmod +x)");
+  DOWNPOUR_CHECK(!options.gdb || find_program("gdb", variables),
+                 "--gdb: gdb was not found in PATH; on Debian: apt-get install gdb");
   return *program;
 }
 
@@ -47,7 +49,8 @@ Fd open_events(const std::string& json) {
 }
 
 bool draws_progress(const RunOptions& options, const Variables& variables) {
-  return !options.quiet && !options.gdb && ::isatty(STDERR_FILENO) == 1 && variables.get("TERM").value_or("dumb") != "dumb";
+  return !options.quiet && !options.gdb && ::isatty(STDERR_FILENO) == 1 &&
+         variables.get("TERM").value_or("dumb") != "dumb";
 }
 
 bool same_file(int a, int b) {
@@ -104,10 +107,16 @@ class Run {
 };
 
 Run::Run(const RunOptions& options, Checked checked)
-    : options_(options), checked_(std::move(checked)), sockets_(bind_sockets(options)), events_(open_events(options.json)),
-      folder_(options.run_folder, checked_.user.get("TMPDIR").value_or("/tmp")), plan_(make_plan()),
-      draws_progress_(draws_progress(options, checked_.user)), log_folder_(make_log_folder()),
-      output_(output_options(options, checked_.user, events_)), journal_(first_summary(), output_, clock_) {}
+    : options_(options),
+      checked_(std::move(checked)),
+      sockets_(bind_sockets(options)),
+      events_(open_events(options.json)),
+      folder_(options.run_folder, checked_.user.get("TMPDIR").value_or("/tmp")),
+      plan_(make_plan()),
+      draws_progress_(draws_progress(options, checked_.user)),
+      log_folder_(make_log_folder()),
+      output_(output_options(options, checked_.user, events_)),
+      journal_(first_summary(), output_, clock_) {}
 
 Plan Run::make_plan() const {
   Plan plan;
@@ -132,7 +141,8 @@ std::filesystem::path Run::make_log_folder() const {
   if (options_.tee == Selection::none() && options_.redirect == Selection::none()) {
     return {};
   }
-  const auto folder = options_.log_folder.empty() ? folder_.path() / "logs" : std::filesystem::absolute(options_.log_folder);
+  const auto folder =
+      options_.log_folder.empty() ? folder_.path() / "logs" : std::filesystem::absolute(options_.log_folder);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   DOWNPOUR_CHECK(!error, "--log-dir ", folder.string(), ": ", error.message());
@@ -141,8 +151,16 @@ std::filesystem::path Run::make_log_folder() const {
 
 int Run::operator()() {
   journal_.planned(to_text(options_, plan_), options_.quiet);
-  Supervisor supervisor({.options = options_, .plan = plan_, .sockets = sockets_, .keeper = keeper_, .signals = signals_, .output = output_,
-                         .journal = journal_, .program = checked_.program, .launcher = checked_.launcher, .log_folder = log_folder_,
+  Supervisor supervisor({.options = options_,
+                         .plan = plan_,
+                         .sockets = sockets_,
+                         .keeper = keeper_,
+                         .signals = signals_,
+                         .output = output_,
+                         .journal = journal_,
+                         .program = checked_.program,
+                         .launcher = checked_.launcher,
+                         .log_folder = log_folder_,
                          .draws_progress = draws_progress_});
   const int exit_code = supervisor.run();
   return close(supervisor, exit_code);
@@ -151,8 +169,10 @@ int Run::operator()() {
 // A fresh folder stays for the logs of what failed, and for what a job that was interrupted had learnt so far.
 bool Run::worth_keeping(const Summary& summary) const {
   std::error_code ignored;
-  const bool snapshots = std::filesystem::exists(folder_.snapshots(), ignored) && !std::filesystem::is_empty(folder_.snapshots(), ignored);
-  return folder_.kept() || options_.keep || !summary.failures.empty() || (summary.exit_code != 0 && (snapshots || summary.ended_by.empty()));
+  const bool snapshots =
+      std::filesystem::exists(folder_.snapshots(), ignored) && !std::filesystem::is_empty(folder_.snapshots(), ignored);
+  return folder_.kept() || options_.keep || !summary.failures.empty() ||
+         (summary.exit_code != 0 && (snapshots || summary.ended_by.empty()));
 }
 
 int Run::close(Supervisor& supervisor, int exit_code) {
@@ -177,7 +197,9 @@ int Run::close(Supervisor& supervisor, int exit_code) {
 
 int run_job(const RunOptions& options, const Variables& variables, const std::string& launcher) {
   try {
-    Run run(options, {.program = checked_program(options, variables), .launcher = launcher, .user = user_variables(options, variables)});
+    Run run(options, {.program = checked_program(options, variables),
+                      .launcher = launcher,
+                      .user = user_variables(options, variables)});
     return run();
   } catch (const Error& error) {
     std::cerr << "downpour run: " << error.what() << "\n";

@@ -13,21 +13,21 @@ namespace downpour::launch {
 
 // A worker as its beats describe it.
 struct WorkerScore {
-  std::int64_t step = 0;                   // of the current life
-  std::int64_t samples = 0;                // over all lives
-  double samples_per_second = 0;           // lately
+  std::int64_t step = 0;          // of the current life
+  std::int64_t samples = 0;       // over all lives
+  double samples_per_second = 0;  // lately
   std::optional<double> loss;
-  double staleness = 0;                    // mean, in updates
+  double staleness = 0;  // mean, in updates
 };
 
 // The whole job so far.
 struct Totals {
   std::int64_t samples = 0;
-  double samples_per_second = 0;           // from the first beat of any worker to the last sample
-  ps::ShardCounters shards;                // summed over servers and their lives
-  std::uint64_t lost = 0;                  // pushes that workers declared lost
+  double samples_per_second = 0;  // from the first beat of any worker to the last sample
+  ps::ShardCounters shards;       // summed over servers and their lives
+  std::uint64_t lost = 0;         // pushes that workers declared lost
   std::uint64_t snapshots = 0;
-  std::string snapshot_error;              // the last one said by any server
+  std::string snapshot_error;  // the last one said by any server
   bool any_progress = false;
 };
 
@@ -37,7 +37,7 @@ class Scoreboard {
  public:
   void progress(int worker, const ps::Progress& progress, TimePoint now);
   void status(const ps::ServerStatus& status);
-  void restarted(Target who);              // a new life begins
+  void restarted(Target who);  // a new life begins
 
   std::map<int, WorkerScore> workers(TimePoint now) const;
   Totals totals() const;
@@ -45,9 +45,9 @@ class Scoreboard {
  private:
   struct Worker {
     ps::Progress last;
-    std::int64_t earlier_samples = 0;      // of former lives
+    std::int64_t earlier_samples = 0;  // of former lives
     std::uint64_t earlier_lost = 0;
-    TimePoint rate_since{};                // of the span that the current rate is taken over
+    TimePoint rate_since{};  // of the span that the current rate is taken over
     std::int64_t rate_from = 0;
     std::optional<double> rate;
     TimePoint changed{};

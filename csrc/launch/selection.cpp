@@ -47,8 +47,9 @@ void Selection::add(std::string_view part) {
   }
   int first = 0;
   int last = 0;
-  DOWNPOUR_CHECK(parse_range(range, first, last), "'", part,
-                 "' names no process; expected all, none, workers, servers, a rank (3), ranks (0-7), worker:3 or server:0");
+  DOWNPOUR_CHECK(
+      parse_range(range, first, last), "'", part,
+      "' names no process; expected all, none, workers, servers, a rank (3), ranks (0-7), worker:3 or server:0");
   for (int index = first; index <= last; ++index) {
     chosen_.insert({kind, index});
   }

@@ -18,7 +18,9 @@ namespace {
 
 using transport::Exposure;
 
-Exposure exposure(const ServeOptions& options) { return options.insecure ? Exposure::kInsecure : Exposure::kLoopbackOnly; }
+Exposure exposure(const ServeOptions& options) {
+  return options.insecure ? Exposure::kInsecure : Exposure::kLoopbackOnly;
+}
 
 bool names_no_machine(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
 
@@ -35,7 +37,8 @@ class LoggingObserver final : public ps::CoordinatorObserver {
  public:
   void on_note(const std::string& text) override { log_info(text); }
   void on_server_silent(int server) override {
-    log_warning("server ", server, " is silent; nobody but you can restart it: stop it and start it again with the same flags");
+    log_warning("server ", server,
+                " is silent; nobody but you can restart it: stop it and start it again with the same flags");
   }
 };
 
@@ -44,7 +47,8 @@ class HostedCoordinator {
  public:
   HostedCoordinator(const ServeOptions& options, Fd socket, std::vector<std::string> endpoints, std::uint64_t job)
       : coordinator_(loop_, job, membership(options), std::move(endpoints), observer_),
-        listener_(transport::listen_tcp(loop_, std::move(socket), coordinator_, transport::SharedMemory::kNever, exposure(options))),
+        listener_(transport::listen_tcp(loop_, std::move(socket), coordinator_, transport::SharedMemory::kNever,
+                                        exposure(options))),
         thread_([this] { loop_.run_until([this] { return over_.load(); }, TimePoint::max()); }) {}
   ~HostedCoordinator() {
     over_ = true;
@@ -88,7 +92,8 @@ std::string job_text(std::uint64_t job) {
   return text;
 }
 
-ps::ServerOptions server_options(const ServeOptions& options, std::uint64_t job, const std::string& coordinator, int socket) {
+ps::ServerOptions server_options(const ServeOptions& options, std::uint64_t job, const std::string& coordinator,
+                                 int socket) {
   ps::ServerOptions result;
   result.index = options.index;
   result.job = job;
@@ -108,7 +113,8 @@ int serve_first(const ServeOptions& options, Fd socket) {
   Fd coordinator_socket = bind_for("--coordinator", wanted, exposure(options));
   transport::Address coordinator = transport::local_address(coordinator_socket.get());
   if (names_no_machine(coordinator.host)) {
-    DOWNPOUR_CHECK(!options.endpoints.empty(), "--address ", options.address, " is no address that workers can connect to; also pass --endpoints HOST:PORT");
+    DOWNPOUR_CHECK(!options.endpoints.empty(), "--address ", options.address,
+                   " is no address that workers can connect to; also pass --endpoints HOST:PORT");
     coordinator.host = transport::parse_address(options.endpoints.front()).host;
   }
   const std::uint64_t job = options.job != 0 ? options.job : system_random();
@@ -119,17 +125,21 @@ int serve_first(const ServeOptions& options, Fd socket) {
 
 }  // namespace
 
-std::string serve_instructions(const ServeOptions& options, const std::string& coordinator, const std::vector<std::string>& endpoints,
-                               std::uint64_t job) {
+std::string serve_instructions(const ServeOptions& options, const std::string& coordinator,
+                               const std::vector<std::string>& endpoints, std::uint64_t job) {
   const std::string unsafe = options.insecure ? " --insecure" : "";
-  std::string text = concat("# server 0 of ", options.servers, " at ", endpoints.front(), ", coordinator at ", coordinator, "\n");
-  text += concat("# for each of the ", options.workers, options.workers == 1 ? " worker" : " workers", ", with RANK from 0:\n");
-  text += concat("export DOWNPOUR_ROLE=worker WORLD_SIZE=", options.workers, " DOWNPOUR_JOB=", job_text(job), " DOWNPOUR_COORDINATOR=", coordinator,
-                 " DOWNPOUR_SERVERS=", options.servers, " DOWNPOUR_SERVER_ENDPOINTS=", join(endpoints),
-                 " DOWNPOUR_INSECURE=", options.insecure ? 1 : 0, "\nRANK=0 program\n");
+  std::string text =
+      concat("# server 0 of ", options.servers, " at ", endpoints.front(), ", coordinator at ", coordinator, "\n");
+  text += concat("# for each of the ", options.workers, options.workers == 1 ? " worker" : " workers",
+                 ", with RANK from 0:\n");
+  text += concat("export DOWNPOUR_ROLE=worker WORLD_SIZE=", options.workers, " DOWNPOUR_JOB=", job_text(job),
+                 " DOWNPOUR_COORDINATOR=", coordinator, " DOWNPOUR_SERVERS=", options.servers,
+                 " DOWNPOUR_SERVER_ENDPOINTS=", join(endpoints), " DOWNPOUR_INSECURE=", options.insecure ? 1 : 0,
+                 "\nRANK=0 program\n");
   for (int index = 1; index < options.servers; ++index) {
-    text += concat(index == 1 ? "# the other servers:\n" : "", "downpour serve --index ", index, " --servers ", options.servers, " --workers ",
-                   options.workers, " --address ", endpoints.at(static_cast<std::size_t>(index)), " --coordinator ", coordinator, " --job ",
+    text += concat(index == 1 ? "# the other servers:\n" : "", "downpour serve --index ", index, " --servers ",
+                   options.servers, " --workers ", options.workers, " --address ",
+                   endpoints.at(static_cast<std::size_t>(index)), " --coordinator ", coordinator, " --job ",
                    job_text(job), unsafe, "\n");
   }
   return text;

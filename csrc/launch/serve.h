@@ -7,8 +7,8 @@
 namespace downpour::launch {
 
 // What the people who start the other processes of the job must type. Pure.
-std::string serve_instructions(const ServeOptions& options, const std::string& coordinator, const std::vector<std::string>& endpoints,
-                               std::uint64_t job);
+std::string serve_instructions(const ServeOptions& options, const std::string& coordinator,
+                               const std::vector<std::string>& endpoints, std::uint64_t job);
 
 // `downpour serve`: one parameter server without a launcher; server 0 hosts the coordinator too, and prints what workers and
 // other servers need. Returns its exit code, kUsageError for an address that cannot be used. Blocks: for the job's life.

@@ -10,7 +10,8 @@ namespace downpour::launch {
 int run_server_role(const ServerOptions& options) {
   try {
     const Environment environment = read_environment();
-    DOWNPOUR_CHECK(environment.role == ProcessRole::kServer, "this command belongs to `downpour run`; by hand: downpour serve --help");
+    DOWNPOUR_CHECK(environment.role == ProcessRole::kServer,
+                   "this command belongs to `downpour run`; by hand: downpour serve --help");
     ps::ServerOptions server;
     server.index = environment.server_index;
     server.job = environment.job;

@@ -30,7 +30,8 @@ std::optional<std::string> loader_of(const std::string& program) {
   const Fd file(::open(program.c_str(), O_RDONLY | O_CLOEXEC));
   DOWNPOUR_CHECK(file, program, ": ", std::strerror(errno));
   Elf64_Ehdr header{};
-  if (!read_at(file.get(), 0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64) {
+  if (!read_at(file.get(), 0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
+      header.e_ident[EI_CLASS] != ELFCLASS64) {
     return std::nullopt;
   }
   for (std::uint64_t i = 0; i < header.e_phnum; ++i) {
@@ -72,7 +73,8 @@ void add_line(const std::string& line, LibraryReport& report) {
   } else if (first != std::string::npos && arrow != std::string::npos) {
     const bool missing = line.find("=> not found") != std::string::npos;
     const auto end = missing ? arrow : line.rfind(" (0x");
-    (missing ? report.missing : report.found).push_back(line.substr(first, end == std::string::npos ? end : end - first));
+    (missing ? report.missing : report.found)
+        .push_back(line.substr(first, end == std::string::npos ? end : end - first));
   }
 }
 
@@ -98,8 +100,11 @@ LibraryReport shared_libraries(const std::string& program, const Variables& vari
   Fd writing(ends[1]);
   ChildSpec spec;
   spec.program = *loader;
-  spec.arguments = {*loader, "--list", program};
-  spec.variables = variables.entries();
+  spec.arguments = {*loader, program};
+  // As ldd does it: unlike the loader's own --list this goes on after a library that is missing.
+  Variables tracing = variables;
+  tracing.set("LD_TRACE_LOADED_OBJECTS=1");
+  spec.variables = tracing.entries();
   spec.standard_output = spec.standard_error = writing.get();
   Child child = Child::spawn(spec);
   writing.reset();
@@ -114,13 +119,15 @@ LibraryReport shared_libraries(const std::string& program, const Variables& vari
 std::string library_fix(const std::string& name) {
   const auto starts = [&](const char* prefix) { return name.starts_with(prefix); };
   if (name.find("version `") != std::string::npos) {
-    return "this library is older than the one the program was built with; build on this machine, or install a newer one";
+    return "this library is older than the one the program was built with; build on this machine, or install a newer "
+           "one";
   }
   if (starts("libtorch") || starts("libc10")) {
     return "add LibTorch's lib folder to the program's run path (-Wl,-rpath,FOLDER) or to LD_LIBRARY_PATH";
   }
   if (starts("libcu") || starts("libnv") || starts("libnccl")) {
-    return "install the CUDA libraries that this LibTorch was built with (the toolkit, or the wheels nvidia-*), and add their lib folders to "
+    return "install the CUDA libraries that this LibTorch was built with (the toolkit, or the wheels nvidia-*), and "
+           "add their lib folders to "
            "LD_LIBRARY_PATH";
   }
   if (starts("libgomp")) {

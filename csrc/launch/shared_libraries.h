@@ -8,9 +8,9 @@
 namespace downpour::launch {
 
 struct LibraryReport {
-  bool dynamic = true;                     // false: a script or a static program, which needs none
-  std::vector<std::string> found;          // "libc10.so => /path/libc10.so"
-  std::vector<std::string> missing;        // "libcudart.so.13", or a version that a library lacks, as the loader says it
+  bool dynamic = true;               // false: a script or a static program, which needs none
+  std::vector<std::string> found;    // "libc10.so => /path/libc10.so"
+  std::vector<std::string> missing;  // "libcudart.so.13", or a version that a library lacks, as the loader says it
 };
 
 // What the dynamic loader would load for a program. The loader only lists: no code of the program runs.

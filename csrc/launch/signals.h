@@ -13,7 +13,7 @@ class Signals {
  public:
   Signals();
   int fd() const { return fd_.get(); }
-  std::optional<int> next();               // nullopt: none waits
+  std::optional<int> next();  // nullopt: none waits
 
  private:
   Fd fd_;

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kShownErrors = 10;   // of the 50 kept; the rest is in the JSON and the log
+constexpr std::size_t kShownErrors = 10;  // of the 50 kept; the rest is in the JSON and the log
 
 std::string fixed(double value, int digits) {
   char text[64];
@@ -21,7 +21,8 @@ std::string fixed(double value, int digits) {
 
 std::string last_errors_text(const FailureRecord& failure) {
   const std::size_t shown = std::min(failure.last_errors.size(), kShownErrors);
-  std::string text = shown == 0 ? "  it wrote nothing to standard error\n" : concat("  last ", shown, " lines of standard error:\n");
+  std::string text =
+      shown == 0 ? "  it wrote nothing to standard error\n" : concat("  last ", shown, " lines of standard error:\n");
   for (std::size_t i = failure.last_errors.size() - shown; i < failure.last_errors.size(); ++i) {
     text += "  | " + failure.last_errors[i] + "\n";
   }
@@ -29,10 +30,11 @@ std::string last_errors_text(const FailureRecord& failure) {
 }
 
 std::string cause_text(const FailureRecord& failure) {
-  std::string text = concat("downpour: ", to_text(failure.who), " failed first: ", failure.status.text(), "\n  pid ", failure.pid, " on ",
-                            failure.host, ", ", iso_text(failure.when), ", ", fixed(seconds(failure.after), 1), " s after its start",
-                            failure.life > 0 ? concat(", restarted ", failure.life, failure.life == 1 ? " time" : " times", " before") : "",
-                            ", peak memory ", bytes_text(static_cast<std::uint64_t>(failure.peak_memory_bytes)), "\n");
+  std::string text = concat(
+      "downpour: ", to_text(failure.who), " failed first: ", failure.status.text(), "\n  pid ", failure.pid, " on ",
+      failure.host, ", ", iso_text(failure.when), ", ", fixed(seconds(failure.after), 1), " s after its start",
+      failure.life > 0 ? concat(", restarted ", failure.life, failure.life == 1 ? " time" : " times", " before") : "",
+      ", peak memory ", bytes_text(static_cast<std::uint64_t>(failure.peak_memory_bytes)), "\n");
   text += failure.hint.empty() ? "" : "  " + failure.hint + "\n";
   text += failure.log.empty() ? "" : "  log: " + failure.log + "\n";
   return text + last_errors_text(failure);
@@ -40,8 +42,8 @@ std::string cause_text(const FailureRecord& failure) {
 
 std::string other_text(const FailureRecord& failure) {
   const bool recovered = failure.consequence == Failed::Consequence::kRestart;
-  return concat("downpour: ", recovered ? "restarted after a failure: " : "afterwards: ", to_text(failure.who), ": ", failure.status.text(),
-                ", ", iso_text(failure.when), failure.hint.empty() ? "" : "; " + failure.hint,
+  return concat("downpour: ", recovered ? "restarted after a failure: " : "afterwards: ", to_text(failure.who), ": ",
+                failure.status.text(), ", ", iso_text(failure.when), failure.hint.empty() ? "" : "; " + failure.hint,
                 failure.log.empty() ? "" : "; log: " + failure.log, "\n");
 }
 
@@ -59,8 +61,11 @@ std::string staleness_text(const ps::ShardCounters& counters) {
   for (int bucket = 0; bucket < ps::ShardCounters::kStalenessBuckets; ++bucket) {
     const std::uint64_t count = counters.staleness[static_cast<std::size_t>(bucket)];
     if (count > 0) {
-      text += concat(text.empty() ? "" : ", ", ps::staleness_bucket_name(bucket), ": ",
-                     fixed(100.0 * static_cast<double>(count) / static_cast<double>(std::max<std::uint64_t>(counters.applied, 1)), 1), " %");
+      text += concat(
+          text.empty() ? "" : ", ", ps::staleness_bucket_name(bucket), ": ",
+          fixed(100.0 * static_cast<double>(count) / static_cast<double>(std::max<std::uint64_t>(counters.applied, 1)),
+                1),
+          " %");
     }
   }
   return concat(text, "; largest ", counters.max_staleness_seen);
@@ -70,9 +75,11 @@ std::string counted(std::uint64_t count) { return grouped(static_cast<std::int64
 
 std::string updates_text(const Totals& totals) {
   const ps::ShardCounters& shards = totals.shards;
-  std::string text = concat("  updates    ", counted(shards.applied), " applied, ", counted(shards.stale), " stale, ", counted(shards.refused),
-                            " refused, ", counted(shards.duplicates), " duplicate, ", counted(shards.replayed), " replayed (per shard)\n");
-  text += concat("  traffic    ", bytes_text(shards.pushed_bytes), " pushed, ", bytes_text(shards.pulled_bytes), " pulled\n");
+  std::string text = concat("  updates    ", counted(shards.applied), " applied, ", counted(shards.stale), " stale, ",
+                            counted(shards.refused), " refused, ", counted(shards.duplicates), " duplicate, ",
+                            counted(shards.replayed), " replayed (per shard)\n");
+  text += concat("  traffic    ", bytes_text(shards.pushed_bytes), " pushed, ", bytes_text(shards.pulled_bytes),
+                 " pulled\n");
   text += shards.applied == 0 ? "" : concat("  staleness  ", staleness_text(shards), "\n");
   return text;
 }
@@ -80,7 +87,8 @@ std::string updates_text(const Totals& totals) {
 std::string losses_text(const Totals& totals) {
   std::string text;
   if (totals.lost > 0 || totals.shards.lost > 0) {
-    text += concat("  LOST       ", counted(std::max(totals.lost, totals.shards.lost)), " pushes could not be replayed after a restart\n");
+    text += concat("  LOST       ", counted(std::max(totals.lost, totals.shards.lost)),
+                   " pushes could not be replayed after a restart\n");
   }
   return totals.snapshot_error.empty() ? text : text + "  SNAPSHOTS FAIL: " + totals.snapshot_error + "\n";
 }
@@ -94,7 +102,7 @@ std::string restarts_text(const std::map<Target, int>& restarts) {
 }
 
 std::string outcome_text(const Summary& summary) {
-  const std::string result = summary.exit_code == 0      ? "succeeded"
+  const std::string result = summary.exit_code == 0     ? "succeeded"
                              : summary.ended_by.empty() ? concat("failed with exit code ", summary.exit_code)
                                                         : "ended by " + summary.ended_by;
   return concat("downpour: the job ", result, " after ", fixed(seconds(summary.elapsed), 1), " s",
@@ -103,20 +111,27 @@ std::string outcome_text(const Summary& summary) {
 
 std::string consequence_text(Failed::Consequence consequence) {
   switch (consequence) {
-    case Failed::Consequence::kRestart:
-      return "restart";
-    case Failed::Consequence::kEndsJob:
-      return "end of job";
-    default:
-      return "none";
+    case Failed::Consequence::kRestart: return "restart";
+    case Failed::Consequence::kEndsJob: return "end of job";
+    default: return "none";
   }
 }
 
 Json failure_json(const FailureRecord& failure) {
-  Json json = {{"role", role_text(failure.who)}, {"rank", failure.who.index}, {"restart", failure.life}, {"host", failure.host},
-               {"pid", failure.pid}, {"time", iso_text(failure.when)}, {"after_s", seconds(failure.after)}, {"exit_code", failure.status.shell_code()},
-               {"signal", nullptr}, {"core_dumped", failure.status.core_dumped}, {"peak_memory_bytes", failure.peak_memory_bytes},
-               {"hint", failure.hint}, {"log", failure.log}, {"consequence", consequence_text(failure.consequence)},
+  Json json = {{"role", role_text(failure.who)},
+               {"rank", failure.who.index},
+               {"restart", failure.life},
+               {"host", failure.host},
+               {"pid", failure.pid},
+               {"time", iso_text(failure.when)},
+               {"after_s", seconds(failure.after)},
+               {"exit_code", failure.status.shell_code()},
+               {"signal", nullptr},
+               {"core_dumped", failure.status.core_dumped},
+               {"peak_memory_bytes", failure.peak_memory_bytes},
+               {"hint", failure.hint},
+               {"log", failure.log},
+               {"consequence", consequence_text(failure.consequence)},
                {"last_errors", failure.last_errors}};
   if (failure.status.signal != 0) {
     json["signal"] = signal_name(failure.status.signal);
@@ -130,10 +145,19 @@ Json totals_json(const Totals& totals) {
   for (int bucket = 0; bucket < ps::ShardCounters::kStalenessBuckets; ++bucket) {
     staleness[std::string(ps::staleness_bucket_name(bucket))] = shards.staleness[static_cast<std::size_t>(bucket)];
   }
-  return {{"samples", totals.samples}, {"samples_per_s", totals.samples_per_second}, {"pushed_bytes", shards.pushed_bytes},
-          {"pulled_bytes", shards.pulled_bytes}, {"applied", shards.applied}, {"stale", shards.stale}, {"refused", shards.refused},
-          {"duplicate", shards.duplicates}, {"replayed", shards.replayed}, {"lost", std::max(totals.lost, shards.lost)},
-          {"staleness", staleness}, {"largest_staleness", shards.max_staleness_seen}, {"snapshots", totals.snapshots},
+  return {{"samples", totals.samples},
+          {"samples_per_s", totals.samples_per_second},
+          {"pushed_bytes", shards.pushed_bytes},
+          {"pulled_bytes", shards.pulled_bytes},
+          {"applied", shards.applied},
+          {"stale", shards.stale},
+          {"refused", shards.refused},
+          {"duplicate", shards.duplicates},
+          {"replayed", shards.replayed},
+          {"lost", std::max(totals.lost, shards.lost)},
+          {"staleness", staleness},
+          {"largest_staleness", shards.max_staleness_seen},
+          {"snapshots", totals.snapshots},
           {"snapshot_error", totals.snapshot_error}};
 }
 
@@ -148,13 +172,15 @@ const FailureRecord* cause(const Summary& summary) {
 
 std::string to_text(const Summary& summary) {
   const Totals& totals = summary.totals;
-  if (summary.exit_code == 0 && !totals.any_progress && totals.shards.applied == 0 && summary.failures.empty() && summary.restarts.empty()) {
+  if (summary.exit_code == 0 && !totals.any_progress && totals.shards.applied == 0 && summary.failures.empty() &&
+      summary.restarts.empty()) {
     return {};
   }
   std::string text = failures_text(summary) + outcome_text(summary);
   if (totals.any_progress || totals.shards.applied > 0) {
     const auto rate = static_cast<std::int64_t>(totals.samples_per_second);
-    text += concat("  samples    ", grouped(totals.samples), rate > 0 ? concat(" (", grouped(rate), " samples/s)") : "", "\n");
+    text += concat("  samples    ", grouped(totals.samples), rate > 0 ? concat(" (", grouped(rate), " samples/s)") : "",
+                   "\n");
     text += updates_text(totals);
   }
   return text + losses_text(totals) + restarts_text(summary.restarts);
@@ -170,10 +196,17 @@ std::string to_json(const Summary& summary) {
     failures.push_back(failure_json(failure));
   }
   const FailureRecord* first = cause(summary);
-  const Json json = {{"exit_code", summary.exit_code}, {"ended_by", summary.ended_by}, {"started", iso_text(summary.started)},
-                     {"elapsed_s", seconds(summary.elapsed)}, {"workers", summary.workers}, {"servers", summary.servers},
-                     {"run_folder", summary.run_folder}, {"totals", totals_json(summary.totals)}, {"restarts", restarts},
-                     {"cause", first == nullptr ? Json() : failure_json(*first)}, {"failures", failures}};
+  const Json json = {{"exit_code", summary.exit_code},
+                     {"ended_by", summary.ended_by},
+                     {"started", iso_text(summary.started)},
+                     {"elapsed_s", seconds(summary.elapsed)},
+                     {"workers", summary.workers},
+                     {"servers", summary.servers},
+                     {"run_folder", summary.run_folder},
+                     {"totals", totals_json(summary.totals)},
+                     {"restarts", restarts},
+                     {"cause", first == nullptr ? Json() : failure_json(*first)},
+                     {"failures", failures}};
   // Programs print what they like: bytes that are no UTF-8 are replaced.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -18,26 +18,26 @@ struct FailureRecord {
   int pid = 0;
   std::string host;
   WallTime when;
-  Duration after{};                        // since its own start
+  Duration after{};  // since its own start
   ExitStatus status;
   Failed::Consequence consequence = Failed::Consequence::kNone;
   std::int64_t peak_memory_bytes = 0;
-  std::string hint;                        // what probably happened; empty: the status says all
-  std::vector<std::string> last_errors;    // last lines of its standard error
-  std::string log;                         // path; empty: none was written
+  std::string hint;                      // what probably happened; empty: the status says all
+  std::vector<std::string> last_errors;  // last lines of its standard error
+  std::string log;                       // path; empty: none was written
 };
 
 struct Summary {
   int workers = 1;
   int servers = 0;
   int exit_code = 0;
-  std::string ended_by;                    // a signal for the launcher; empty: none
+  std::string ended_by;  // a signal for the launcher; empty: none
   WallTime started;
   Duration elapsed{};
   Totals totals;
-  std::map<Target, int> restarts;          // only those that were restarted
-  std::vector<FailureRecord> failures;     // in the order they happened
-  std::string run_folder;                  // empty: removed
+  std::map<Target, int> restarts;       // only those that were restarted
+  std::vector<FailureRecord> failures;  // in the order they happened
+  std::string run_folder;               // empty: removed
 };
 
 // The failure that the job ended with, or nullptr.

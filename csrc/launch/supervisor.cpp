@@ -22,11 +22,14 @@ constexpr Duration kFirstReport = std::chrono::seconds(1);
 constexpr Duration kReportInterval = std::chrono::seconds(10);
 constexpr Duration kEndDeadline = std::chrono::seconds(10);
 constexpr std::size_t kDrawnLines = 16;
-constexpr int kCannotStart = 127;          // as shells say it
+constexpr int kCannotStart = 127;  // as shells say it
 
 PolicyOptions policy_options(const RunOptions& options) {
-  return {.workers = options.workers, .servers = options.servers, .worker_restarts = options.worker_restarts,
-          .server_restarts = options.server_restarts, .grace = options.grace};
+  return {.workers = options.workers,
+          .servers = options.servers,
+          .worker_restarts = options.worker_restarts,
+          .server_restarts = options.server_restarts,
+          .grace = options.grace};
 }
 
 ps::MembershipOptions membership_options(const RunOptions& options) {
@@ -55,12 +58,14 @@ Supervisor::~Supervisor() {
 
 void Supervisor::open_coordinator() {
   listener_.reset();
-  coordinator_ = std::make_unique<ps::Coordinator>(loop_, job_.plan.job, membership_options(job_.options), job_.plan.endpoints.servers,
-                                                   static_cast<ps::CoordinatorObserver&>(*this));
+  coordinator_ =
+      std::make_unique<ps::Coordinator>(loop_, job_.plan.job, membership_options(job_.options),
+                                        job_.plan.endpoints.servers, static_cast<ps::CoordinatorObserver&>(*this));
   Fd socket(::fcntl(job_.sockets.coordinator.get(), F_DUPFD_CLOEXEC, 3));
   DOWNPOUR_CHECK(socket, "cannot listen for the job's members: ", std::strerror(errno));
-  listener_ = transport::listen_tcp(loop_, std::move(socket), *coordinator_, transport::SharedMemory::kNever,
-                                    job_.options.insecure ? transport::Exposure::kInsecure : transport::Exposure::kLoopbackOnly);
+  listener_ = transport::listen_tcp(
+      loop_, std::move(socket), *coordinator_, transport::SharedMemory::kNever,
+      job_.options.insecure ? transport::Exposure::kInsecure : transport::Exposure::kLoopbackOnly);
 }
 
 void Supervisor::watch_signals() {
@@ -112,7 +117,11 @@ ChildSpec Supervisor::spec_of(Target who, int number) const {
   spec.variables = variables_of(job_.options, job_.plan, who, number);
   if (!is_worker(who)) {
     spec.program = job_.launcher;
-    spec.arguments = {"downpour", "server", "--snapshot-interval", seconds_text(job_.options.snapshot_interval), "--silence",
+    spec.arguments = {"downpour",
+                      "server",
+                      "--snapshot-interval",
+                      seconds_text(job_.options.snapshot_interval),
+                      "--silence",
                       seconds_text(job_.options.silence)};
     spec.handed_over = {job_.plan.endpoints.server_fds.at(static_cast<std::size_t>(who.index))};
     return spec;
@@ -140,7 +149,10 @@ Fd Supervisor::make_stream(const Life& life, Channel channel) {
   const Prefix prefix(options.prefix.value_or(single ? "" : "[{role} {rank}] "));
   const bool logged = options.tee.contains(life.who) || options.redirect.contains(life.who);
   job_.output.add(std::move(reading),
-                  {.who = life.who, .life = life.number, .channel = channel, .prefix = prefix.of(life.who, host_name()),
+                  {.who = life.who,
+                   .life = life.number,
+                   .channel = channel,
+                   .prefix = prefix.of(life.who, host_name()),
                    .shown = options.filter.contains(life.who) && !options.redirect.contains(life.who),
                    .log = logged ? log_file(job_.log_folder, life.who, life.number, channel) : ""});
   return writing;
@@ -193,17 +205,19 @@ void Supervisor::start_failed(const Life& life, const std::string& why) {
 
 // ---- ends and signals ---------------------------------------------------------------------------------------------
 
+// What the process had sent before it ended may wait in the sockets that are ready in the same turn: it comes first.
 void Supervisor::on_child_event(Target who) {
-  Process& process = processes_.at(who);
-  const auto result = process.child ? process.child->reap() : std::nullopt;
-  if (result) {
-    process.life.ended = *result;
-    ended(process);
-  }
+  loop_.unwatch(processes_.at(who).child->pidfd());
+  loop_.post([this, who] {
+    Process& process = processes_.at(who);
+    if (process.child) {
+      process.life.ended = process.child->reap().value();
+      ended(process);
+    }
+  });
 }
 
 void Supervisor::ended(Process& process) {
-  loop_.unwatch(process.child->pidfd());
   process.child.reset();
   if (job_.options.gdb == process.life.who.index && is_worker(process.life.who) && ::isatty(STDIN_FILENO) == 1) {
     ::tcsetpgrp(STDIN_FILENO, ::getpgrp());

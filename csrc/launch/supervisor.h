@@ -28,10 +28,10 @@ struct Job {
   Signals& signals;
   Output& output;
   Journal& journal;
-  std::string program;                     // the file to start
-  std::string launcher;                    // our own file, for servers
+  std::string program;   // the file to start
+  std::string launcher;  // our own file, for servers
   std::filesystem::path log_folder;
-  bool draws_progress = false;             // progress goes to a terminal, in place
+  bool draws_progress = false;  // progress goes to a terminal, in place
 };
 
 // Starts the processes of a job, hears how they end, carries out what the restart policy decides, and hosts the coordinator.
@@ -50,7 +50,7 @@ class Supervisor final : private ps::CoordinatorObserver {
  private:
   struct Process {
     Life life;
-    std::optional<Child> child;            // nullopt: not running
+    std::optional<Child> child;  // nullopt: not running
   };
 
   void open_coordinator();
@@ -93,7 +93,7 @@ class Supervisor final : private ps::CoordinatorObserver {
   std::map<Target, Process> processes_;
   std::optional<int> exit_code_;
   bool begun_ = false;
-  bool interrupted_ = false;               // by a signal, since run() or flush_output() began
+  bool interrupted_ = false;  // by a signal, since run() or flush_output() began
   bool redraw_is_set_ = false;
   bool report_is_set_ = false;
   bool reported_ = false;

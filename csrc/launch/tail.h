@@ -17,7 +17,7 @@ class Tail {
 
  private:
   std::size_t largest_;
-  bool cut_ = false;                       // the first line has lost its beginning
+  bool cut_ = false;  // the first line has lost its beginning
   std::string bytes_;
 };
 

@@ -12,10 +12,10 @@ class Variables {
  public:
   Variables() = default;
   explicit Variables(std::vector<std::string> entries) : entries_(std::move(entries)) {}
-  explicit Variables(const char* const* entries);        // as main() gets them: ends with nullptr
+  explicit Variables(const char* const* entries);  // as main() gets them: ends with nullptr
 
   std::optional<std::string> get(std::string_view name) const;
-  void set(const std::string& entry);                    // "NAME=VALUE": replaces
+  void set(const std::string& entry);  // "NAME=VALUE": replaces
   void set(const std::vector<std::string>& entries);
   void remove(std::string_view name);
   const std::vector<std::string>& entries() const { return entries_; }

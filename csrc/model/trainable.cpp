@@ -30,14 +30,17 @@ void check_tensor(const std::string& name, const torch::Tensor& tensor) {
   TORCH_CHECK(tensor.scalar_type() == torch::kFloat || tensor.scalar_type() == torch::kDouble, "parameter '", name,
               "': expected dtype float32 or float64, found ", tensor.scalar_type());
   TORCH_CHECK(!tensor.is_meta(), "parameter '", name, "': is on the meta device and has no values");
-  TORCH_CHECK(!elements_share_memory(tensor), "parameter '", name, "' ", tensor.sizes(), " with strides ", tensor.strides(),
+  TORCH_CHECK(!elements_share_memory(tensor), "parameter '", name, "' ", tensor.sizes(), " with strides ",
+              tensor.strides(),
               ": several elements share memory (expanded), so it cannot be updated in place; use a contiguous copy");
 }
 
 void check_parameter(const std::string& name, const torch::Tensor& tensor) {
   check_tensor(name, tensor);
-  TORCH_CHECK(tensor.is_leaf(), "parameter '", name, "': is the result of a computation, not a leaf; gradients never reach it");
-  TORCH_CHECK(tensor.requires_grad(), "parameter '", name, "': does not require grad; leave it out, or give the module, whose "
+  TORCH_CHECK(tensor.is_leaf(), "parameter '", name,
+              "': is the result of a computation, not a leaf; gradients never reach it");
+  TORCH_CHECK(tensor.requires_grad(), "parameter '", name,
+              "': does not require grad; leave it out, or give the module, whose "
               "frozen parameters are skipped");
 }
 
@@ -47,7 +50,8 @@ void copy_range(const torch::Tensor& into, std::int64_t begin, std::int64_t coun
     return;
   }
   if (count == into.numel()) {
-    into.copy_(torch::from_blob(const_cast<char*>(source), into.sizes(), into.options().device(torch::kCPU).requires_grad(false)));
+    into.copy_(torch::from_blob(const_cast<char*>(source), into.sizes(),
+                                into.options().device(torch::kCPU).requires_grad(false)));
     return;
   }
   const std::int64_t row = into.numel() / into.size(0);
@@ -108,7 +112,8 @@ Trainable Trainable::of_buffers(std::vector<Named> buffers) { return Trainable(s
 Trainable::Trainable(std::vector<Named> named) : Trainable(std::move(named), Kind::kParameters) {}
 
 Trainable::Trainable(std::vector<Named> named, Kind kind) {
-  TORCH_CHECK(!named.empty() || kind == Kind::kBuffers, "there are no parameters to train: every one is frozen, or there is none");
+  TORCH_CHECK(!named.empty() || kind == Kind::kBuffers,
+              "there are no parameters to train: every one is frozen, or there is none");
   for (auto& item : named) {
     if (kind == Kind::kParameters) {
       check_parameter(item.first, item.second);
@@ -208,12 +213,13 @@ const torch::Tensor& Trainable::gradient_in_place(std::size_t index) const {
   if (!gradient.defined()) {
     return gradient;
   }
-  TORCH_CHECK(gradient.layout() == torch::kStrided, "parameter '", name, "': its gradient is sparse, which is not supported yet; "
+  TORCH_CHECK(gradient.layout() == torch::kStrided, "parameter '", name,
+              "': its gradient is sparse, which is not supported yet; "
               "use dense gradients (for Embedding: sparse(false))");
   TORCH_CHECK(gradient.scalar_type() == tensor.scalar_type(), "parameter '", name, "': expected a gradient of dtype ",
               tensor.scalar_type(), ", found ", gradient.scalar_type());
-  TORCH_CHECK(gradient.sizes() == tensor.sizes(), "parameter '", name, "': expected a gradient of shape ", tensor.sizes(),
-              ", found ", gradient.sizes());
+  TORCH_CHECK(gradient.sizes() == tensor.sizes(), "parameter '", name, "': expected a gradient of shape ",
+              tensor.sizes(), ", found ", gradient.sizes());
   return gradient;
 }
 

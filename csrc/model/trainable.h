@@ -16,17 +16,17 @@
 namespace downpour::model {
 
 struct TrainableTensor {
-  std::string name;                  // "conv1.weight", or "group 0, parameter 3" for a bare list
-  torch::Tensor tensor;              // the user's own handle: the same TensorImpl
-  std::int64_t offset = 0;           // elements before it in the flattened order
+  std::string name;         // "conv1.weight", or "group 0, parameter 3" for a bare list
+  torch::Tensor tensor;     // the user's own handle: the same TensorImpl
+  std::int64_t offset = 0;  // elements before it in the flattened order
 };
 
 // What is_changed() found since the last look.
 struct Change {
   std::string name;
-  std::string what;                  // "dtype", "shape", "device", "storage"
+  std::string what;  // "dtype", "shape", "device", "storage"
   std::string expected, found;
-  bool storage_only = false;         // torch::load, set_data: legal, the values lie elsewhere now
+  bool storage_only = false;  // torch::load, set_data: legal, the values lie elsewhere now
 };
 
 // Threads: one. Owns: handles and, for tensors that lie on a device, pinned staging memory. Shared parameters (one TensorImpl
@@ -86,8 +86,8 @@ class Trainable {
 
   std::vector<TrainableTensor> tensors_;
   std::vector<Seen> seen_;
-  std::unordered_map<const void*, std::size_t> index_;   // by TensorImpl
-  mutable std::vector<torch::Tensor> staging_;           // pinned; undefined for tensors on the CPU
+  std::unordered_map<const void*, std::size_t> index_;  // by TensorImpl
+  mutable std::vector<torch::Tensor> staging_;          // pinned; undefined for tensors on the CPU
 };
 
 }  // namespace downpour::model

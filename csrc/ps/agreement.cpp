@@ -44,7 +44,8 @@ std::optional<std::string> first_difference(const Agreement& here, const Agreeme
   if ((found = first_difference(here.schema, there.schema)) ||
       (found = compare("max_staleness", here.max_staleness, there.max_staleness)) ||
       (found = compare("max_lead", here.max_lead, there.max_lead)) ||
-      (found = compare("warm_up_steps", here.warm_up_steps, there.warm_up_steps)) || here.samples == 0 || there.samples == 0) {
+      (found = compare("warm_up_steps", here.warm_up_steps, there.warm_up_steps)) || here.samples == 0 ||
+      there.samples == 0) {
     return found;
   }
   if ((found = compare("samples", here.samples, there.samples)) ||

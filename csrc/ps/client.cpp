@@ -63,14 +63,14 @@ struct Client::State {
 
   const Schema schema;
   const std::vector<ShardLayout> layouts;
-  const std::vector<std::vector<Place>> places;   // by parameter
+  const std::vector<std::vector<Place>> places;  // by parameter
   const std::uint64_t value_bytes;
   Connector& connector;
   ClientOptions options;
   PushLedger ledger;
   ClientCounters counters;
   std::vector<std::unique_ptr<ShardLink>> links;
-  std::optional<std::uint64_t> push;              // begun and not ended
+  std::optional<std::uint64_t> push;  // begun and not ended
   bool pulling = false;
 };
 
@@ -83,8 +83,9 @@ Client::State::State(const Schema& the_schema, int shard_count, Connector& the_c
       options(the_options) {
   const std::uint64_t hash = schema.hash();
   for (std::size_t shard = 0; shard < layouts.size(); ++shard) {
-    const ShardLink::Terms terms{static_cast<int>(shard), schema, hash, layouts[shard], options,
-                                 slots_for(layouts[shard], layouts.size(), options.replay_budget_bytes)};
+    const ShardLink::Terms terms{
+        static_cast<int>(shard), schema,  hash,
+        layouts[shard],          options, slots_for(layouts[shard], layouts.size(), options.replay_budget_bytes)};
     links.push_back(std::make_unique<ShardLink>(terms, connector, ledger, counters));
   }
 }
@@ -120,7 +121,8 @@ void Client::State::time_out(const char* operation, Duration waited) {
   for (const auto& link : links) {
     shards += (shards.empty() ? "" : "; ") + link->text();
   }
-  throw TimeoutError(concat("worker ", options.rank, ": ", operation, " timed out after ", seconds(waited), " s; ", shards));
+  throw TimeoutError(
+      concat("worker ", options.rank, ": ", operation, " timed out after ", seconds(waited), " s; ", shards));
 }
 
 template <typename Done>
@@ -209,8 +211,8 @@ void Client::add_gradient(std::uint32_t parameter, const void* gradient) {
 
 void Client::end_push(std::span<const Hyper> groups) {
   DOWNPOUR_CHECK(state_->push, "end_push: no push has begun");
-  DOWNPOUR_CHECK(groups.size() == state_->schema.groups, "end_push: ", groups.size(), " groups of hyper-parameters, the schema has ",
-                 state_->schema.groups);
+  DOWNPOUR_CHECK(groups.size() == state_->schema.groups, "end_push: ", groups.size(),
+                 " groups of hyper-parameters, the schema has ", state_->schema.groups);
   state_->push.reset();
   state_->ledger.end();
   ++state_->counters.pushes;

@@ -18,11 +18,9 @@ std::unique_ptr<transport::Connection> NetworkConnector::connect(int shard, cons
                                                                  transport::Receiver& receiver,
                                                                  const transport::ConnectOptions& options) {
   const int server = server_of_shard(shard, options_.shard_count, static_cast<int>(addresses_.size()));
-  transport::Hello wanted = hello;
-  wanted.wants_shared_memory = options_.shared_memory == transport::SharedMemory::kNever ? 0 : 1;
   transport::ConnectOptions named = options;
   named.peer = concat("shard ", shard, ", server ", server);
-  return transport::connect_tcp(loop_, addresses_[static_cast<std::size_t>(server)], wanted, receiver,
+  return transport::connect_tcp(loop_, addresses_[static_cast<std::size_t>(server)], hello, receiver,
                                 options_.shared_memory, options_.exposure, named);
 }
 

@@ -10,7 +10,7 @@
 namespace downpour::ps {
 
 struct NetworkOptions {
-  std::vector<std::string> servers;               // "host:port" by server index
+  std::vector<std::string> servers;  // "host:port" by server index
   int shard_count = 1;
   transport::SharedMemory shared_memory = transport::SharedMemory::kAuto;
   transport::Exposure exposure = transport::Exposure::kLoopbackOnly;
@@ -21,15 +21,16 @@ struct NetworkOptions {
 class NetworkConnector final : public Connector {
  public:
   // Errors: Error for an address that is none.
-  NetworkConnector(const Clock& clock, NetworkOptions options);   // the clock outlives it
-  std::unique_ptr<transport::Connection> connect(int shard, const transport::Hello& hello, transport::Receiver& receiver,
+  NetworkConnector(const Clock& clock, NetworkOptions options);  // the clock outlives it
+  std::unique_ptr<transport::Connection> connect(int shard, const transport::Hello& hello,
+                                                 transport::Receiver& receiver,
                                                  const transport::ConnectOptions& options) override;
   bool run_once(TimePoint deadline, Duration spin) override;
   TimePoint now() const override;
 
  private:
   NetworkOptions options_;
-  std::vector<transport::Address> addresses_;     // by server index
+  std::vector<transport::Address> addresses_;  // by server index
   transport::Loop loop_;
 };
 

@@ -63,23 +63,12 @@ void CoordinatorLink::on_open(transport::Connection& connection, const transport
 void CoordinatorLink::on_message(transport::Connection& connection, const transport::Message& message) {
   (void)connection;
   switch (static_cast<MessageType>(message.type)) {
-    case MessageType::kJoined:
-      joined_ = decode<Joined>(message.body);
-      return;
-    case MessageType::kSchema:
-      agreement_ = decode<Agreement>(message.body);
-      return;
-    case MessageType::kFence:
-      fences_.push_back(decode<Fence>(message.body));
-      return;
-    case MessageType::kFinished:
-      finished_ = true;
-      return;
-    case MessageType::kAbort:
-      abort_reason_ = decode<Reason>(message.body).text;
-      return;
-    default:
-      throw ProtocolError(concat("a message of type ", message.type, " is not for a server"));
+    case MessageType::kJoined: joined_ = decode<Joined>(message.body); return;
+    case MessageType::kSchema: agreement_ = decode<Agreement>(message.body); return;
+    case MessageType::kFence: fences_.push_back(decode<Fence>(message.body)); return;
+    case MessageType::kFinished: finished_ = true; return;
+    case MessageType::kAbort: abort_reason_ = decode<Reason>(message.body).text; return;
+    default: throw ProtocolError(concat("a message of type ", message.type, " is not for a server"));
   }
 }
 

@@ -16,7 +16,7 @@ namespace downpour::ps {
 // Threads: its loop's.
 class CoordinatorLink final : public transport::Receiver {
  public:
-  CoordinatorLink(transport::Loop& loop, const ServerOptions& options);   // both outlive it
+  CoordinatorLink(transport::Loop& loop, const ServerOptions& options);  // both outlive it
 
   // What was told so far.
   const std::optional<Joined>& joined() const { return joined_; }
@@ -24,7 +24,7 @@ class CoordinatorLink final : public transport::Receiver {
   std::vector<Fence> take_fences();
   bool is_finished() const { return finished_; }
   const std::optional<std::string>& abort_reason() const { return abort_reason_; }
-  void check_alive() const;            // Errors: CommError when the coordinator is lost
+  void check_alive() const;  // Errors: CommError when the coordinator is lost
 
   void say_ready(std::uint64_t schema);
   void report(const ServerStatus& status);

@@ -26,11 +26,13 @@ class LifeTable {
   std::optional<std::string> enter(int worker, Life life);
   void fence(const Fence& fence);
   bool is_live(int worker, Life life) const;
-  std::uint64_t changes() const { return changes_.load(std::memory_order_acquire); }   // grows whenever an answer changes
+  std::uint64_t changes() const {
+    return changes_.load(std::memory_order_acquire);
+  }  // grows whenever an answer changes
 
  private:
   mutable std::mutex mutex_;
-  std::unordered_map<int, Life> newest_;   // guarded by mutex_; attempt 0: fenced, nobody of that life has come yet
+  std::unordered_map<int, Life> newest_;  // guarded by mutex_; attempt 0: fenced, nobody of that life has come yet
   std::atomic<std::uint64_t> changes_{0};
 };
 

@@ -114,7 +114,7 @@ class Membership {
   const std::optional<Agreement>& agreement() const { return agreement_; }
   // Over live workers that step, neither finish nor wait for leases, and under a warm-up those that are still to join.
   std::int64_t minimum_clock() const { return minimum_; }
-  std::uint32_t incarnation(int worker) const;             // 0: never joined
+  std::uint32_t incarnation(int worker) const;  // 0: never joined
   bool live(Target member) const;
   // Every worker finished and left, or is gone: the servers have been told to end.
   bool finished() const { return over_; }

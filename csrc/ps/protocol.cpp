@@ -37,8 +37,8 @@ template <>
 struct Fields<Hyper> {
   static constexpr std::size_t kLeastBytes = 9 * sizeof(double) + 3;
   static auto of(auto& m) {
-    return std::tie(m.lr, m.weight_decay, m.momentum, m.dampening, m.lr_decay, m.beta1, m.beta2, m.eps, m.gradient_scale,
-                    m.nesterov, m.amsgrad, m.plain);
+    return std::tie(m.lr, m.weight_decay, m.momentum, m.dampening, m.lr_decay, m.beta1, m.beta2, m.eps,
+                    m.gradient_scale, m.nesterov, m.amsgrad, m.plain);
   }
 };
 template <>

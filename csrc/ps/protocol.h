@@ -19,7 +19,7 @@ namespace downpour::ps {
 enum class MessageType : std::uint16_t {
   // worker -> shard
   kResume = transport::kFirstUserType,  // from which sequence the worker goes on; declares what is lost
-  kInitialise,                          // bulk: initial values, into slot 0; the last one says so
+  kInitialise,                          // bulk: initial values, behind the slots; the last one says so
   kPush,                                // bulk: one fragment of a gradient, at its place in a slot
   kPull,                                // asks for one consistent version, written into the worker's window
   // shard -> worker
@@ -59,7 +59,8 @@ struct JoinShard {                      // Hello::body
   std::uint64_t attempt = 0;            // of this process to connect to this shard, growing: the newest one is the live one
 };
 struct ShardWelcome {                   // Welcome::body; only what never changes: another thread than the shard's answers
-  std::uint32_t slots = 0;              // granted; the worker's window is slots * buffer_bytes
+  std::uint32_t slots = 0;              // granted; the worker's window is (slots + 1) * buffer_bytes: the last one
+                                        // takes initial values, since slots may hold pushes that are to be replayed
   std::uint64_t buffer_bytes = 0;       // ShardLayout::buffer_bytes, for the worker to compare
   std::uint8_t keeps_snapshots = 0;     // 0: pushes need not be kept beyond their acknowledgement
 };

@@ -28,9 +28,10 @@ void PushAssembly::add(std::uint64_t offset, Bytes fragment) {
   for_each_part(layout_, begin, begin + static_cast<std::int64_t>(fragment.size()), [&](const SlicePart& part) {
     const Slice& slice = layout_.slices[part.slice];
     std::int64_t& arrived = arrived_bytes_[part.slice];
-    DOWNPOUR_CHECK_AS(ProtocolError, part.begin_bytes == arrived && part.size_bytes % size_bytes(slice.dtype) == 0, "push ",
-                      sequence_, ", parameter ", slice.parameter, ": bytes ", part.begin_bytes, " to ",
-                      part.begin_bytes + part.size_bytes, " of its slice arrived, expected whole elements from byte ", arrived);
+    DOWNPOUR_CHECK_AS(ProtocolError, part.begin_bytes == arrived && part.size_bytes % size_bytes(slice.dtype) == 0,
+                      "push ", sequence_, ", parameter ", slice.parameter, ": bytes ", part.begin_bytes, " to ",
+                      part.begin_bytes + part.size_bytes, " of its slice arrived, expected whole elements from byte ",
+                      arrived);
     const std::byte* bytes = fragment.data() + (slice.offset_bytes + part.begin_bytes - begin);
     const GradientCheck check = check_gradient(slice.dtype, part.size_bytes / size_bytes(slice.dtype), bytes);
     check_.finite &= check.finite;
@@ -43,12 +44,13 @@ void PushAssembly::add(std::uint64_t offset, Bytes fragment) {
 }
 
 GradientCheck PushAssembly::finish(const std::vector<bool>& present) {
-  DOWNPOUR_CHECK_AS(ProtocolError, present.size() == arrived_bytes_.size(), "push ", sequence_, " speaks of ", present.size(),
-                    " slices, the shard has ", arrived_bytes_.size());
+  DOWNPOUR_CHECK_AS(ProtocolError, present.size() == arrived_bytes_.size(), "push ", sequence_, " speaks of ",
+                    present.size(), " slices, the shard has ", arrived_bytes_.size());
   for (std::size_t i = 0; i < present.size(); ++i) {
     const std::int64_t expected = present[i] ? layout_.slices[i].size_bytes() : 0;
     DOWNPOUR_CHECK_AS(ProtocolError, arrived_bytes_[i] == expected, "push ", sequence_, ", parameter ",
-                      layout_.slices[i].parameter, ": ", arrived_bytes_[i], " bytes of its slice arrived, expected ", expected);
+                      layout_.slices[i].parameter, ": ", arrived_bytes_[i], " bytes of its slice arrived, expected ",
+                      expected);
   }
   open_ = false;
   return check_;

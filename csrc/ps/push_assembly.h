@@ -13,7 +13,7 @@ namespace downpour::ps {
 // Knows no connection and holds no bytes. Threads: one. Errors: ProtocolError from all of them; then only discard() is left.
 class PushAssembly {
  public:
-  explicit PushAssembly(const ShardLayout& layout);   // the layout outlives it
+  explicit PushAssembly(const ShardLayout& layout);  // the layout outlives it
 
   bool is_open() const { return open_; }
   void begin(std::uint64_t sequence, std::uint32_t slot);
@@ -30,7 +30,7 @@ class PushAssembly {
   std::uint64_t sequence_ = 0;
   std::uint32_t slot_ = 0;
   const ShardLayout& layout_;
-  std::vector<std::int64_t> arrived_bytes_;           // per slice
+  std::vector<std::int64_t> arrived_bytes_;  // per slice
   GradientCheck check_;
 };
 

@@ -30,21 +30,15 @@ void PushLedger::decided(std::uint64_t push, const PushResult& result) {
       report_.max_staleness = std::max(report_.max_staleness, result.staleness);
       staleness_sum_ += static_cast<double>(result.staleness);
       break;
-    case Verdict::kStale:
-      ++report_.stale;
-      break;
-    case Verdict::kRefused:
-      ++report_.refused;
-      break;
-    case Verdict::kDuplicate:
-      ++report_.duplicate;
-      break;
+    case Verdict::kStale: ++report_.stale; break;
+    case Verdict::kRefused: ++report_.refused; break;
+    case Verdict::kDuplicate: ++report_.duplicate; break;
   }
   settle_one(push);
 }
 
 void PushLedger::lost(std::uint64_t push) {
-  entry(push).lease = 0;   // its samples are not done
+  entry(push).lease = 0;  // its samples are not done
   settle_one(push);
 }
 

@@ -123,7 +123,7 @@ bool PushSender::find_again() {
   if (run) {
     found_->begin = static_cast<std::uint64_t>(run->begin);
     found_->end = static_cast<std::uint64_t>(run->end);
-    found_->last = false;   // whether more follows is seen when it is sent
+    found_->last = false;  // whether more follows is seen when it is sent
   }
   return true;
 }

@@ -13,7 +13,7 @@ ReplayLog::ReplayLog(const ShardLayout& layout, std::uint32_t groups)
 
 std::vector<ReplayRecord> ReplayLog::new_ring(std::uint32_t slots) const {
   std::vector<ReplayRecord> ring(slots);
-  for (ReplayRecord& record : ring) {   // now, and never on the data path
+  for (ReplayRecord& record : ring) {  // now, and never on the data path
     record.header.groups.resize(groups_);
     record.header.present.resize(layout_.slices.size());
   }
@@ -21,13 +21,14 @@ std::vector<ReplayRecord> ReplayLog::new_ring(std::uint32_t slots) const {
 }
 
 void ReplayLog::move_to(MutableBytes memory, std::uint32_t slots, std::shared_ptr<void> keeper) {
-  DOWNPOUR_CHECK(slots > 0 && memory.size() >= slots * buffer_bytes_, "replay log: ", memory.size(), " bytes for ", slots,
-                 " slots of ", buffer_bytes_, " bytes");
+  DOWNPOUR_CHECK(slots > 0 && memory.size() >= slots * buffer_bytes_, "replay log: ", memory.size(), " bytes for ",
+                 slots, " slots of ", buffer_bytes_, " bytes");
   std::uint64_t kept_from = first_;
   while (next_ - kept_from > slots && record(kept_from).verdict) {
     ++kept_from;
   }
-  DOWNPOUR_CHECK(next_ - kept_from <= slots, "replay log: ", next_ - kept_from, " undecided pushes for ", slots, " slots");
+  DOWNPOUR_CHECK(next_ - kept_from <= slots, "replay log: ", next_ - kept_from, " undecided pushes for ", slots,
+                 " slots");
   std::vector<ReplayRecord> ring = new_ring(slots);
   std::uint32_t used = 0;
   for (std::uint64_t sequence = kept_from; sequence < next_; ++sequence) {

@@ -12,12 +12,12 @@ namespace downpour::ps {
 
 // One push to one shard, as long as the worker keeps it.
 struct ReplayRecord {
-  std::uint64_t push = 0;                  // the client's number of the push over all shards
+  std::uint64_t push = 0;  // the client's number of the push over all shards
   std::uint32_t slot = 0;
-  PushHeader header;                       // replayed and exempt_from_staleness are set when it is sent
-  std::optional<Verdict> verdict;          // nullopt: the shard has not decided
-  bool ended = false;                      // its header is complete
-  bool in_flight = false;                  // sent in part at least, not answered: its bytes must stay
+  PushHeader header;               // replayed and exempt_from_staleness are set when it is sent
+  std::optional<Verdict> verdict;  // nullopt: the shard has not decided
+  bool ended = false;              // its header is complete
+  bool in_flight = false;          // sent in part at least, not answered: its bytes must stay
 };
 
 // A worker's pushes to one shard from the oldest that a crash of the server may still need to the newest: contiguous sequences,
@@ -26,7 +26,7 @@ struct ReplayRecord {
 // Knows no connection. Threads: one. Owns: the records; the slots' memory belongs to `keeper`.
 class ReplayLog {
  public:
-  ReplayLog(const ShardLayout& layout, std::uint32_t groups);   // the layout outlives it
+  ReplayLog(const ShardLayout& layout, std::uint32_t groups);  // the layout outlives it
 
   // Moves what is held into other memory of `slots` slots, in order; where they are fewer, the oldest decided ones go.
   // Errors: Error when even then there is no room: nothing has changed.
@@ -34,18 +34,18 @@ class ReplayLog {
   std::uint32_t slots() const { return static_cast<std::uint32_t>(ring_.size()); }
 
   std::uint64_t first() const { return first_; }
-  std::uint64_t next() const { return next_; }          // the sequence that begin() will give
+  std::uint64_t next() const { return next_; }  // the sequence that begin() will give
   bool is_empty() const { return first_ == next_; }
-  bool has_ended() const;                               // holds a push that ended
-  ReplayRecord* find(std::uint64_t sequence);           // nullptr when it is not held
+  bool has_ended() const;                      // holds a push that ended
+  ReplayRecord* find(std::uint64_t sequence);  // nullptr when it is not held
   ReplayRecord& newest() { return record(next_ - 1); }
   MutableBytes slot(const ReplayRecord& record) const;
 
-  bool has_room() const;                                // begin() may be called
+  bool has_room() const;  // begin() may be called
   ReplayRecord& begin(std::uint64_t push, std::uint64_t lease, Version base);
   void abandon_newest();
-  void release_below(std::uint64_t sequence);           // those that are decided and not in flight, the oldest first
-  void connection_lost();                               // nothing is in flight any more
+  void release_below(std::uint64_t sequence);  // those that are decided and not in flight, the oldest first
+  void connection_lost();                      // nothing is in flight any more
   // Forgets all that ended and gives the one that has not, and those to come, sequences from `sequence` on.
   void renumber(std::uint64_t sequence);
 
@@ -60,9 +60,9 @@ class ReplayLog {
   const std::uint32_t groups_;
   const std::uint64_t buffer_bytes_;
   MutableBytes memory_;
-  std::shared_ptr<void> keeper_;                        // of memory_: shared with the connection whose segment it is
-  std::vector<ReplayRecord> ring_;                      // by sequence modulo its size
-  std::vector<std::uint32_t> free_;                     // slots, the next one last
+  std::shared_ptr<void> keeper_;     // of memory_: shared with the connection whose segment it is
+  std::vector<ReplayRecord> ring_;   // by sequence modulo its size
+  std::vector<std::uint32_t> free_;  // slots, the next one last
   std::uint64_t first_ = 0;
   std::uint64_t next_ = 0;
 };

@@ -51,7 +51,7 @@ class ServerProcess final : public transport::Acceptor {
         files_(disk_files()),
         coordinator_(loop_, options_) {}
   ~ServerProcess() override {
-    listener_.reset();   // nobody is led to a shard that ends
+    listener_.reset();  // nobody is led to a shard that ends
     shards_.clear();
   }
 
@@ -78,12 +78,12 @@ class ServerProcess final : public transport::Acceptor {
   CoordinatorLink coordinator_;
   int shard_count_ = 0;
   int server_count_ = 1;
-  std::vector<Fence> fences_;                              // all so far: shards made later obey them too
-  std::vector<std::unique_ptr<ShardThread>> shards_;       // unchanged while anybody listens
-  std::vector<int> indices_;                               // of the shards
+  std::vector<Fence> fences_;                         // all so far: shards made later obey them too
+  std::vector<std::unique_ptr<ShardThread>> shards_;  // unchanged while anybody listens
+  std::vector<int> indices_;                          // of the shards
   std::unique_ptr<transport::Listener> listener_;
   std::mutex mutex_;
-  std::exception_ptr failure_;                             // guarded by mutex_
+  std::exception_ptr failure_;  // guarded by mutex_
 };
 
 int ServerProcess::run() {
@@ -128,8 +128,9 @@ void ServerProcess::make_shards() {
   const Agreement& agreement = *coordinator_.agreement();
   for (int shard = 0; shard < shard_count_; ++shard) {
     if (is_mine(shard)) {
-      shards_.push_back(std::make_unique<ShardThread>(clock_, agreement, shard, shard_count_, options_, *files_,
-                                                      [this](std::exception_ptr why) { note_failure(std::move(why)); }));
+      shards_.push_back(
+          std::make_unique<ShardThread>(clock_, agreement, shard, shard_count_, options_, *files_,
+                                        [this](std::exception_ptr why) { note_failure(std::move(why)); }));
       indices_.push_back(shard);
       for (const Fence& fence : fences_) {
         shards_.back()->server().fence(fence);
@@ -181,7 +182,8 @@ transport::Admission ServerProcess::admit(const transport::Hello& hello, transpo
     return owner->server().admit(hello, medium);
   }
   transport::Admission refused;
-  refused.reason = concat("server ", options_.index, " of ", server_count_, " has no shard ", shard, " of ", shard_count_);
+  refused.reason =
+      concat("server ", options_.index, " of ", server_count_, " has no shard ", shard, " of ", shard_count_);
   return refused;
 }
 

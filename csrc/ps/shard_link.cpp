@@ -97,8 +97,8 @@ std::exception_ptr ShardLink::take_failure() { return std::exchange(refusal_, nu
 
 std::string ShardLink::text() const {
   const std::string where = connection_ ? " (" + connection_->peer() + ")" : "";
-  const char* const state = phase_ == Phase::kReady ? (initialised_ ? "" : ", which has no initial values yet")
-                                                    : ", which is not connected";
+  const char* const state =
+      phase_ == Phase::kReady ? (initialised_ ? "" : ", which has no initial values yet") : ", which is not connected";
   return concat("shard ", terms_.shard, where, state, trouble_.empty() || is_ready() ? "" : "; last: " + trouble_);
 }
 
@@ -133,7 +133,7 @@ void ShardLink::on_closed(transport::Connection& connection, std::exception_ptr 
   (void)connection;
   if (phase_ == Phase::kConnecting && is_refusal(why)) {
     refusal_ = refusal_of(what(why));
-    failures_ = std::max(failures_, 1);   // the caller hears it before the next attempt
+    failures_ = std::max(failures_, 1);  // the caller hears it before the next attempt
   } else if (phase_ == Phase::kReady) {
     log_warning("worker ", terms_.options.rank, ": lost shard ", terms_.shard, ": ", what(why));
   }
@@ -157,10 +157,10 @@ void ShardLink::settle_in(const ShardWelcome& welcome) {
   DOWNPOUR_CHECK_AS(ProtocolError, welcome.slots > 0 && welcome.slots <= std::max(terms_.wanted_slots, 1u), "granted ",
                     welcome.slots, " slots of ", terms_.wanted_slots, " wanted");
   DOWNPOUR_CHECK_AS(ProtocolError,
-                    connection_->outgoing_window_bytes() == welcome.slots * buffer_bytes &&
+                    connection_->outgoing_window_bytes() == (std::uint64_t{welcome.slots} + 1) * buffer_bytes &&
                         connection_->incoming().size() == buffer_bytes,
                     "windows of ", connection_->outgoing_window_bytes(), " and ", connection_->incoming().size(),
-                    " bytes for ", welcome.slots, " slots of ", buffer_bytes, " bytes");
+                    " bytes for ", welcome.slots, " slots and initial values of ", buffer_bytes, " bytes");
   welcome_ = welcome;
   const std::uint64_t held = log_.next() - log_.first();
   in_place_ = connection_->medium() == transport::Medium::kSharedMemory && held <= welcome.slots;
@@ -178,18 +178,12 @@ void ShardLink::settle_in(const ShardWelcome& welcome) {
 void ShardLink::on_message(transport::Connection& connection, const transport::Message& message) {
   (void)connection;
   switch (static_cast<MessageType>(message.type)) {
-    case MessageType::kState:
-      return on_state(decode<ShardState>(message.body));
-    case MessageType::kAck:
-      return on_ack(decode<Ack>(message.body));
-    case MessageType::kValues:
-      return on_values(message);
-    case MessageType::kDurable:
-      return on_durable(decode<Durable>(message.body));
-    case MessageType::kInitialised:
-      return on_initialised();
-    default:
-      throw ProtocolError(concat("a message of type ", message.type, " is not for a worker"));
+    case MessageType::kState: return on_state(decode<ShardState>(message.body));
+    case MessageType::kAck: return on_ack(decode<Ack>(message.body));
+    case MessageType::kValues: return on_values(message);
+    case MessageType::kDurable: return on_durable(decode<Durable>(message.body));
+    case MessageType::kInitialised: return on_initialised();
+    default: throw ProtocolError(concat("a message of type ", message.type, " is not for a worker"));
   }
 }
 
@@ -201,7 +195,7 @@ void ShardLink::on_state(const ShardState& state) {
   if (state.initialised != 0) {
     on_initialised();
   } else if (has_offer_) {
-    offering_ = true;   // again: it has lost all
+    offering_ = true;  // again: it has lost all
     pump();
   }
 }
@@ -235,8 +229,8 @@ void ShardLink::resume() {
   const std::uint64_t first_new = std::max(known_, log_.first());
   if (first_new > known_) {
     counters_.lost += losses_.declare(known_, first_new);
-    log_warning("worker ", terms_.options.rank, ": shard ", terms_.shard, " was restored from before push ", first_new, ": ",
-                first_new - known_, " pushes cannot be replayed and are lost");
+    log_warning("worker ", terms_.options.rank, ": shard ", terms_.shard, " was restored from before push ", first_new,
+                ": ", first_new - known_, " pushes cannot be replayed and are lost");
   }
   send_resume(first_new);
   answered_ = std::min(first_new, first_undecided());
@@ -272,7 +266,7 @@ void ShardLink::on_durable(const Durable& durable) {
 void ShardLink::on_values(const transport::Message& message) {
   const auto values = decode<Values>(message.body);
   if (!pulling_ || values.request != request_ || complete_) {
-    return;   // of a pull that was given up
+    return;  // of a pull that was given up
   }
   const std::uint64_t end = arrived_ + message.bulk.size();
   DOWNPOUR_CHECK_AS(ProtocolError,

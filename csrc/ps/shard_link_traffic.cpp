@@ -9,7 +9,8 @@ namespace downpour::ps {
 
 // ---- what a call wants -----------------------------------------------------------------------------------------------
 
-void ShardLink::offer(const std::function<void(const Slice&, std::byte* to)>& copy, std::span<const double> accumulators) {
+void ShardLink::offer(const std::function<void(const Slice&, std::byte* to)>& copy,
+                      std::span<const double> accumulators) {
   if (initialised_) {
     return;
   }
@@ -114,15 +115,17 @@ void ShardLink::pump() {
   }
 }
 
+// Behind the slots: those may hold pushes that a shard which has lost all must get after its values.
 void ShardLink::pump_offer() {
   const Bytes values(offer_);
+  const std::uint64_t place = welcome_.slots * static_cast<std::uint64_t>(terms_.layout.buffer_bytes);
   while (offering_ && !initialised_ && may_take_credit()) {
     const std::uint64_t size = std::min(terms_.options.fragment_bytes, values.size() - offered_bytes_);
     const bool last = offered_bytes_ + size == values.size();
     out_.clear();
     encode(Initialise{static_cast<std::uint8_t>(last), last ? accumulators_ : std::vector<double>{}}, out_);
     connection_->put(static_cast<std::uint16_t>(MessageType::kInitialise), out_.bytes(),
-                     values.subspan(offered_bytes_, size), offered_bytes_, transport::Credit::kTake);
+                     values.subspan(offered_bytes_, size), place + offered_bytes_, transport::Credit::kTake);
     offered_bytes_ += size;
     offering_ = !last;
   }

@@ -25,18 +25,11 @@ void ShardServer::State::handle(WorkerLink& link, const transport::Message& mess
   DOWNPOUR_CHECK_AS(ProtocolError, link.unread <= kMostUnread, "worker ", link.worker, " left ", link.unread,
                     " messages unread");
   switch (static_cast<MessageType>(message.type)) {
-    case MessageType::kPush:
-      return on_push(link, message);
-    case MessageType::kInitialise:
-      return on_initialise(link, message);
-    case MessageType::kResume:
-      check_no_bulk(message);
-      return on_resume(link, decode<Resume>(message.body));
-    case MessageType::kPull:
-      check_no_bulk(message);
-      return on_pull(link, decode<Pull>(message.body).request);
-    default:
-      throw ProtocolError(concat("a message of type ", message.type, " is not for a shard"));
+    case MessageType::kPush: return on_push(link, message);
+    case MessageType::kInitialise: return on_initialise(link, message);
+    case MessageType::kResume: check_no_bulk(message); return on_resume(link, decode<Resume>(message.body));
+    case MessageType::kPull: check_no_bulk(message); return on_pull(link, decode<Pull>(message.body).request);
+    default: throw ProtocolError(concat("a message of type ", message.type, " is not for a shard"));
   }
 }
 
@@ -53,12 +46,13 @@ void ShardServer::State::on_resume(WorkerLink& link, const Resume& resume) {
 
 void ShardServer::State::on_initialise(WorkerLink& link, const transport::Message& message) {
   const auto offer = decode<Initialise>(message.body);
+  const std::uint64_t place = link.slots * buffer_bytes;
   const auto end = static_cast<std::uint64_t>(link.initialised_bytes);
   DOWNPOUR_CHECK_AS(ProtocolError, !link.assembly.is_open(), "initial values in the midst of a push");
   DOWNPOUR_CHECK_AS(ProtocolError,
-                    (message.bulk.empty() || message.bulk_offset == end) && message.bulk.size() <= buffer_bytes - end,
-                    "initial values: ", message.bulk.size(), " bytes at byte ", message.bulk_offset, ", expected byte ", end,
-                    " of ", buffer_bytes);
+                    (message.bulk.empty() || message.bulk_offset == place + end) && message.bulk.size() <= buffer_bytes - end,
+                    "initial values: ", message.bulk.size(), " bytes at byte ", message.bulk_offset, ", expected byte ",
+                    place + end, ", ", buffer_bytes - end, " of ", buffer_bytes, " bytes to come");
   link.initialised_bytes += static_cast<std::int64_t>(message.bulk.size());
   give_credit_back(link, message, offer.last != 0);
   if (offer.last == 0) {
@@ -66,11 +60,12 @@ void ShardServer::State::on_initialise(WorkerLink& link, const transport::Messag
   }
   DOWNPOUR_CHECK_AS(ProtocolError, static_cast<std::uint64_t>(link.initialised_bytes) == buffer_bytes,
                     "initial values: ", link.initialised_bytes, " bytes came, expected ", buffer_bytes);
-  DOWNPOUR_CHECK_AS(ProtocolError, std::all_of(offer.accumulators.begin(), offer.accumulators.end(),
-                                               [](double value) { return std::isfinite(value); }),
+  DOWNPOUR_CHECK_AS(ProtocolError,
+                    std::all_of(offer.accumulators.begin(), offer.accumulators.end(),
+                                [](double value) { return std::isfinite(value); }),
                     "initial values: an accumulator is not finite");
   link.initialised_bytes = 0;
-  if (shard.initialise(link.connection->incoming().first(buffer_bytes), offer.accumulators)) {
+  if (shard.initialise(link.connection->incoming().subspan(place, buffer_bytes), offer.accumulators)) {
     on_first_values();
   }
 }
@@ -92,7 +87,8 @@ void ShardServer::State::on_push(WorkerLink& link, const transport::Message& mes
   decode_into(message.body, fragment);
   fragment.header.worker = link.worker;
   if (fragment.sequence < shard.next_sequence(link.worker)) {
-    DOWNPOUR_CHECK_AS(ProtocolError, !link.assembly.is_open(), "push ", fragment.sequence, " again in the midst of another");
+    DOWNPOUR_CHECK_AS(ProtocolError, !link.assembly.is_open(), "push ", fragment.sequence,
+                      " again in the midst of another");
     if (fragment.last != 0) {
       decide(link, {}, {});
     }
@@ -143,7 +139,7 @@ void ShardServer::State::on_pull(WorkerLink& link, std::uint64_t request) {
   if (shard.initialised()) {
     answer(link, request);
   } else {
-    link.parked_pull = request;   // a worker waits for one at a time, so the newest is the only one
+    link.parked_pull = request;  // a worker waits for one at a time, so the newest is the only one
   }
 }
 

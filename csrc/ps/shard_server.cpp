@@ -13,7 +13,8 @@ constexpr std::uint64_t kLargestSegmentBytes = 1ull << 30;
 constexpr Duration kSpin = std::chrono::microseconds(50);
 
 std::optional<std::uint64_t> staleness_bound(const Agreement& agreement) {
-  return agreement.max_staleness < 0 ? std::nullopt : std::optional(static_cast<std::uint64_t>(agreement.max_staleness));
+  return agreement.max_staleness < 0 ? std::nullopt
+                                     : std::optional(static_cast<std::uint64_t>(agreement.max_staleness));
 }
 
 std::uint64_t sum_of_slices(const ShardLayout& layout) {
@@ -29,7 +30,9 @@ ShardLayout layout_of(const Schema& schema, int shard, int count) {
   return std::move(partition(schema, count)[static_cast<std::size_t>(shard)]);
 }
 
-LifeTable::Life life_of(const transport::Hello& hello, const JoinShard& join) { return {hello.incarnation, join.attempt}; }
+LifeTable::Life life_of(const transport::Hello& hello, const JoinShard& join) {
+  return {hello.incarnation, join.attempt};
+}
 
 }  // namespace
 
@@ -55,7 +58,8 @@ ShardServer::State::State(transport::Loop& the_loop, const Agreement& the_agreem
         }
       });
     };
-    writer = std::make_unique<SnapshotWriter>(files, options.folder, SnapshotId{index, count}, schema, shard.layout(), done);
+    writer =
+        std::make_unique<SnapshotWriter>(files, options.folder, SnapshotId{index, count}, schema, shard.layout(), done);
   }
 }
 
@@ -77,8 +81,8 @@ std::optional<std::string> ShardServer::State::refusal(const transport::Hello& h
     return concat("this is shard ", index, " of ", count, ", shard ", join.shard, " was asked for");
   }
   if (hello.schema != schema_hash) {
-    return concat("worker ", hello.rank, " has another model or optimizer (schema hash ", std::hex, schema_hash, " here, ",
-                  hello.schema, " there): all workers must build the same one");
+    return concat("worker ", hello.rank, " has another model or optimizer (schema hash ", std::hex, schema_hash,
+                  " here, ", hello.schema, " there): all workers must build the same one");
   }
   return std::nullopt;
 }
@@ -96,7 +100,7 @@ transport::Welcome ShardServer::State::welcome(const JoinShard& join, transport:
   Writer body;
   encode(ShardWelcome{slots, buffer_bytes, static_cast<std::uint8_t>(writer != nullptr)}, body);
   transport::Welcome welcome;
-  welcome.to_acceptor_window_bytes = slots * buffer_bytes;
+  welcome.to_acceptor_window_bytes = (std::uint64_t{slots} + 1) * buffer_bytes;
   welcome.to_connector_window_bytes = buffer_bytes;
   welcome.credits = kCredits;
   welcome.body = body.take();
@@ -118,7 +122,8 @@ void ShardServer::State::add(std::unique_ptr<WorkerLink> link) {
   drop_dead_lives();
   note_worker(added.worker);
   out.clear();
-  encode(ShardState{shard.version(), shard.next_sequence(added.worker), static_cast<std::uint8_t>(shard.initialised())}, out);
+  encode(ShardState{shard.version(), shard.next_sequence(added.worker), static_cast<std::uint8_t>(shard.initialised())},
+         out);
   send(added, MessageType::kState);
   send_durable(added);
 }
@@ -129,7 +134,8 @@ void ShardServer::State::drop(const transport::Connection& connection) {
 
 void ShardServer::State::drop_dead_lives() {
   seen_life_changes = lives.changes();
-  std::erase_if(links, [this](const std::unique_ptr<WorkerLink>& link) { return !lives.is_live(link->worker, link->life); });
+  std::erase_if(links,
+                [this](const std::unique_ptr<WorkerLink>& link) { return !lives.is_live(link->worker, link->life); });
 }
 
 void ShardServer::State::send(WorkerLink& link, MessageType type) {
@@ -142,12 +148,10 @@ void ShardServer::State::put(WorkerLink& link, MessageType type, Bytes bulk, std
   count_unread(link);
 }
 
-void ShardServer::State::count_unread(WorkerLink& link) {
-  link.unread = link.connection->idle() ? 0 : link.unread + 1;
-}
+void ShardServer::State::count_unread(WorkerLink& link) { link.unread = link.connection->idle() ? 0 : link.unread + 1; }
 
-ShardServer::ShardServer(transport::Loop& loop, const Agreement& agreement, int shard, int shard_count, std::uint64_t job,
-                         SnapshotOptions snapshots, Files& files)
+ShardServer::ShardServer(transport::Loop& loop, const Agreement& agreement, int shard, int shard_count,
+                         std::uint64_t job, SnapshotOptions snapshots, Files& files)
     : state_(std::make_unique<State>(loop, agreement, shard, shard_count, job, std::move(snapshots), files)) {}
 
 ShardServer::~ShardServer() = default;

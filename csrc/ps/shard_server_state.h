@@ -27,7 +27,7 @@ struct ShardServer::State {
   void add(std::unique_ptr<WorkerLink> link);
   void drop(const transport::Connection& connection);
   void drop_dead_lives();
-  void send(WorkerLink& link, MessageType type);            // what out holds
+  void send(WorkerLink& link, MessageType type);  // what out holds
   void put(WorkerLink& link, MessageType type, Bytes bulk, std::uint64_t offset);
   void count_unread(WorkerLink& link);
 
@@ -65,24 +65,24 @@ struct ShardServer::State {
   Files& files;
   Shard shard;
   const std::uint64_t buffer_bytes;
-  const std::uint64_t value_bytes;                          // without what lies between the slices
+  const std::uint64_t value_bytes;  // without what lies between the slices
   LifeTable lives;
   std::uint64_t seen_life_changes = 0;
   std::vector<std::unique_ptr<WorkerLink>> links;
-  PushFragment fragment;                                    // decoded into, again and again
+  PushFragment fragment;  // decoded into, again and again
   Writer out;
 
   SnapshotSchedule schedule;
-  std::unordered_map<int, std::uint64_t> covered;           // by the last snapshot started: next sequence per worker seen
-  std::unordered_map<int, std::uint64_t> durable;           // by the last good one
+  std::unordered_map<int, std::uint64_t> covered;  // by the last snapshot started: next sequence per worker seen
+  std::unordered_map<int, std::uint64_t> durable;  // by the last good one
   std::optional<transport::Loop::TimerId> timer;
   TimePoint timer_when{};
-  bool restored = false;                                    // from a snapshot
-  std::uint64_t started = 0, ended = 0;                     // snapshots
-  std::uint64_t written = 0;                                // good ones
-  std::string snapshot_error;                               // of the last one; empty: it is good
-  std::shared_ptr<const char> life = std::make_shared<const char>('\0');   // only ever watched: expires with this
-  std::unique_ptr<SnapshotWriter> writer;                   // last: its thread ends first
+  bool restored = false;                                                  // from a snapshot
+  std::uint64_t started = 0, ended = 0;                                   // snapshots
+  std::uint64_t written = 0;                                              // good ones
+  std::string snapshot_error;                                             // of the last one; empty: it is good
+  std::shared_ptr<const char> life = std::make_shared<const char>('\0');  // only ever watched: expires with this
+  std::unique_ptr<SnapshotWriter> writer;                                 // last: its thread ends first
 };
 
 }  // namespace downpour::ps

@@ -26,8 +26,9 @@ void ShardServer::State::note_push(const WorkerLink& link) {
   consider_snapshot();
 }
 
+// One at a time, until its end has been told here: `covered` is what the one being written covers.
 void ShardServer::State::consider_snapshot() {
-  if (writer == nullptr || writer->is_writing() || !shard.initialised()) {
+  if (writer == nullptr || started != ended || !shard.initialised()) {
     return;
   }
   const auto due = schedule.due();

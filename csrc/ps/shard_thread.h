@@ -26,11 +26,11 @@ class ShardThread {
   // Errors: those of ShardServer and read_snapshot. The references outlive it.
   ShardThread(const Clock& clock, const Agreement& agreement, int shard, int shard_count, const ServerOptions& options,
               Files& files, std::function<void(std::exception_ptr)> failed);
-  ~ShardThread();                      // ends the thread, saves nothing
+  ~ShardThread();  // ends the thread, saves nothing
 
-  ShardServer& server() { return server_; }   // what any thread may call
-  ShardStatus status();                // as of the last call; asks the thread for a newer one
-  void save_and_end();                 // Blocks: until all is on the disk
+  ShardServer& server() { return server_; }  // what any thread may call
+  ShardStatus status();                      // as of the last call; asks the thread for a newer one
+  void save_and_end();                       // Blocks: until all is on the disk
 
  private:
   void run();
@@ -43,7 +43,7 @@ class ShardThread {
   std::atomic<bool> ending_{false};
   std::atomic<bool> saving_{false};
   std::mutex mutex_;
-  ShardStatus status_;                 // guarded by mutex_
+  ShardStatus status_;  // guarded by mutex_
   std::thread thread_;
 };
 

@@ -28,8 +28,8 @@ class SnapshotSchedule {
  private:
   Duration interval_;
   double duty_;
-  TimePoint last_;                           // start of the last one
-  TimePoint earliest_;                       // before this the duty would be exceeded
+  TimePoint last_;      // start of the last one
+  TimePoint earliest_;  // before this the duty would be exceeded
   bool dirty_ = false;
   bool urgent_ = false;
 };

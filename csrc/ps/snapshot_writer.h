@@ -20,8 +20,8 @@ class SnapshotWriter {
   // `error`: empty when the snapshot is good.
   using Done = std::function<void(const std::string& error)>;
   SnapshotWriter(Files& files, std::filesystem::path folder, SnapshotId id, Schema schema, const ShardLayout& layout,
-                 Done done);   // files and layout outlive it
-  ~SnapshotWriter();           // waits for the one being written
+                 Done done);  // files and layout outlive it
+  ~SnapshotWriter();          // waits for the one being written
 
   // Takes a copy of the shard now and writes it. Errors: InternalError while one is being written.
   void start(const Shard& shard);
@@ -37,11 +37,11 @@ class SnapshotWriter {
   const Schema schema_;
   const ShardLayout& layout_;
   const Done done_;
-  Shard::State state_;         // the writing thread's while writing_, else the owner's
+  Shard::State state_;  // the writing thread's while writing_, else the owner's
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool writing_ = false;       // guarded by mutex_
-  bool ending_ = false;        // guarded by mutex_
+  bool writing_ = false;  // guarded by mutex_
+  bool ending_ = false;   // guarded by mutex_
   std::thread thread_;
 };
 

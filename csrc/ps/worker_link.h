@@ -17,15 +17,15 @@ struct WorkerLink {
 
   int worker = 0;
   LifeTable::Life life;
-  std::uint32_t slots = 0;                     // of its window
-  std::uint64_t replay_slots = 0;              // pushes it can keep for a replay
+  std::uint32_t slots = 0;         // of its window
+  std::uint64_t replay_slots = 0;  // pushes it can keep for a replay
   PushAssembly assembly;
-  std::int64_t initialised_bytes = 0;          // of the values it offers
-  std::optional<std::uint64_t> parked_pull;    // a request that waits for the initial values
-  AlignedBytes answer;                         // of a pull, where the medium still reads it when the values change
-  std::uint32_t ungranted = 0;                 // credits to give back
-  std::uint32_t unread = 0;                    // messages sent since it last had none left to read
-  std::unique_ptr<transport::Connection> connection;   // last: it may still read what it sends when it ends
+  std::int64_t initialised_bytes = 0;        // of the values it offers
+  std::optional<std::uint64_t> parked_pull;  // a request that waits for the initial values
+  AlignedBytes answer;                       // of a pull, where the medium still reads it when the values change
+  std::uint32_t ungranted = 0;               // credits to give back
+  std::uint32_t unread = 0;                  // messages sent since it last had none left to read
+  std::unique_ptr<transport::Connection> connection;  // last: it may still read what it sends when it ends
 };
 
 }  // namespace downpour::ps

@@ -25,12 +25,14 @@ std::string Address::text() const {
 
 Address parse_address(std::string_view text) {
   const auto colon = text.rfind(':');
-  DOWNPOUR_CHECK(colon != std::string_view::npos, "address '", text, "': expected host:port, as 127.0.0.1:4000 or [::1]:4000");
+  DOWNPOUR_CHECK(colon != std::string_view::npos, "address '", text,
+                 "': expected host:port, as 127.0.0.1:4000 or [::1]:4000");
   std::string_view host = text.substr(0, colon);
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   } else {
-    DOWNPOUR_CHECK(host.find(':') == std::string_view::npos, "address '", text, "': an IPv6 host stands in brackets, as [::1]:4000");
+    DOWNPOUR_CHECK(host.find(':') == std::string_view::npos, "address '", text,
+                   "': an IPv6 host stands in brackets, as [::1]:4000");
   }
   DOWNPOUR_CHECK(!host.empty() && host.find_first_of("[]") == std::string_view::npos, "address '", text,
                  "': expected a host before the port, as 127.0.0.1:4000 or [::1]:4000");

@@ -10,7 +10,7 @@ namespace downpour::transport {
 struct Address {
   std::string host;
   std::uint16_t port = 0;
-  std::string text() const;       // with brackets around an IPv6 host
+  std::string text() const;  // with brackets around an IPv6 host
   bool operator==(const Address&) const = default;
 };
 

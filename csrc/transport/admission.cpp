@@ -15,8 +15,9 @@ Admission refused(std::string reason) {
 }
 
 std::string version_mismatch(const Hello& hello) {
-  return concat("protocol version mismatch: the listener speaks version ", kProtocolVersion, ", the newcomer version ", hello.protocol,
-                hello.build.empty() ? "" : " (build " + hello.build + ")", "; run the same release everywhere");
+  return concat("protocol version mismatch: the listener speaks version ", kProtocolVersion, ", the newcomer version ",
+                hello.protocol, hello.build.empty() ? "" : " (build " + hello.build + ")",
+                "; run the same release everywhere");
 }
 
 }  // namespace
@@ -32,7 +33,7 @@ Admission decide(Acceptor& acceptor, const Hello& hello, Medium medium) {
   try {
     Admission admission = acceptor.admit(hello, medium);
     DOWNPOUR_INTERNAL_ASSERT(!admission.accepted || admission.receiver != nullptr, "admitted without a receiver");
-    encode(admission.welcome);   // too large a body must not surface once the peer is half admitted
+    encode(admission.welcome);  // too large a body must not surface once the peer is half admitted
     return admission;
   } catch (const std::exception& error) {
     return refused(concat("the listener cannot admit anyone: ", error.what()));

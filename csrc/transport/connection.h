@@ -21,8 +21,8 @@ struct Message {
   std::uint16_t type = 0;
   Bytes body;
   std::uint64_t bulk_offset = 0;
-  MutableBytes bulk;              // inside the receiver's window; empty when the message has none
-  bool takes_credit = false;      // the receiver gives it back by grant() when it has dealt with the bulk
+  MutableBytes bulk;          // inside the receiver's window; empty when the message has none
+  bool takes_credit = false;  // the receiver gives it back by grant() when it has dealt with the bulk
 };
 
 enum class Credit { kNone, kTake };
@@ -38,9 +38,11 @@ class Connection;
 class Receiver {
  public:
   virtual ~Receiver() = default;
-  virtual void on_open(Connection& connection, const Welcome& welcome) { (void)connection, (void)welcome; }  // connecting side
+  virtual void on_open(Connection& connection, const Welcome& welcome) {
+    (void)connection, (void)welcome;
+  }  // connecting side
   virtual void on_message(Connection& connection, const Message& message) = 0;
-  virtual void on_credit(Connection& connection) { (void)connection; }       // credits came back
+  virtual void on_credit(Connection& connection) { (void)connection; }  // credits came back
   // Once, the last call; not called after our own close(). `why`: PeerLostError (end of file, silence), ProtocolError
   // (bytes that are no frame, refusal), TimeoutError (handshake), nullptr when the peer said goodbye.
   virtual void on_closed(Connection& connection, std::exception_ptr why) = 0;
@@ -49,15 +51,15 @@ class Receiver {
 // Threads: those of its loop, one. Owns: socket, segment, queues. Blocks: never.
 class Connection {
  public:
-  virtual ~Connection() = default;   // closes
+  virtual ~Connection() = default;  // closes
 
   virtual Medium medium() const = 0;
-  virtual std::string peer() const = 0;          // "worker 1 (shm)", "server 0 at 127.0.0.1:4000 (tcp)": for messages
-  virtual const Hello& hello() const = 0;        // the connecting side's
+  virtual std::string peer() const = 0;    // "worker 1 (shm)", "server 0 at 127.0.0.1:4000 (tcp)": for messages
+  virtual const Hello& hello() const = 0;  // the connecting side's
 
   // Where put() will place bytes: over shared memory the peer's window itself, otherwise empty.
   virtual MutableBytes outgoing() = 0;
-  virtual MutableBytes incoming() = 0;           // our window, for the peer's bytes
+  virtual MutableBytes incoming() = 0;  // our window, for the peer's bytes
   virtual std::uint64_t outgoing_window_bytes() const = 0;
 
   // Queues a message. The body is copied. Errors: Error when the body exceeds the limit, before on_open, or after close. Once
@@ -68,12 +70,12 @@ class Connection {
   // Errors: Error outside the window, or Credit::kTake without a credit left; nothing has been sent.
   virtual void put(std::uint16_t type, Bytes body, Bytes bulk, std::uint64_t window_offset, Credit credit) = 0;
 
-  virtual std::uint32_t credits() const = 0;     // bulk messages that may be put with Credit::kTake now
+  virtual std::uint32_t credits() const = 0;  // bulk messages that may be put with Credit::kTake now
   // Receiver: gives credits back; needs no credit itself. Errors: Error for more than were taken.
   virtual void grant(std::uint32_t credits) = 0;
 
-  virtual bool idle() const = 0;                 // nothing queued: the kernel or the ring has taken all
-  virtual void close() = 0;                      // says goodbye, sends what is queued as far as the kernel takes it, ends
+  virtual bool idle() const = 0;  // nothing queued: the kernel or the ring has taken all
+  virtual void close() = 0;       // says goodbye, sends what is queued as far as the kernel takes it, ends
 
   // From now on beats every `interval` and is lost when nothing was heard for `silence`; logged at `warn_after`.
   virtual void start_heartbeat(Duration interval, Duration warn_after, Duration silence) = 0;
@@ -86,11 +88,11 @@ class Connection {
 // Decides about a newcomer; called on the listener's loop.
 struct Admission {
   bool accepted = false;
-  std::string reason;                  // when not accepted: goes to the peer and its user
+  std::string reason;  // when not accepted: goes to the peer and its user
   Welcome welcome;
   std::uint64_t largest_body_bytes = 64 * 1024;
-  Receiver* receiver = nullptr;        // outlives the connection
-  Loop* loop = nullptr;                // where the connection will live; nullptr: the listener's own
+  Receiver* receiver = nullptr;  // outlives the connection
+  Loop* loop = nullptr;          // where the connection will live; nullptr: the listener's own
 };
 class Acceptor {
  public:
@@ -102,14 +104,14 @@ class Acceptor {
 
 class Listener {
  public:
-  virtual ~Listener() = default;       // stops accepting; connections live on
+  virtual ~Listener() = default;  // stops accepting; connections live on
   virtual std::string address() const = 0;
 };
 
 struct ConnectOptions {
-  std::string peer = "peer";                         // what the caller calls it, for messages: "server 0"
-  Duration deadline = std::chrono::seconds(10);      // for connecting and the handshake together
-  std::uint64_t largest_window_bytes = 1ull << 40;   // a Welcome that asks for more is refused
+  std::string peer = "peer";                        // what the caller calls it, for messages: "server 0"
+  Duration deadline = std::chrono::seconds(10);     // for connecting and the handshake together
+  std::uint64_t largest_window_bytes = 1ull << 40;  // a Welcome that asks for more is refused
   std::uint64_t largest_body_bytes = 64 * 1024;
 };
 struct ListenOptions {

@@ -10,7 +10,8 @@ Connector::Connector(Hello hello, Receiver& receiver, std::string peer, const Co
     : hello_(std::move(hello)), receiver_(receiver), peer_(std::move(peer)), options_(options) {}
 
 Connection& Connector::opened() {
-  DOWNPOUR_CHECK(medium_ != nullptr && !closed_, "the connection with ", peer_, closed_ ? " is closed" : " is not open yet");
+  DOWNPOUR_CHECK(medium_ != nullptr && !closed_, "the connection with ", peer_,
+                 closed_ ? " is closed" : " is not open yet");
   return *medium_;
 }
 
@@ -34,9 +35,10 @@ Welcome Connector::welcome_of(const FrameHeader& header, Bytes body) const {
                     "expected a welcome, found a frame of type ", header.type);
   Welcome welcome = decode_welcome(body);
   const std::uint64_t limit = options_.largest_window_bytes;
-  DOWNPOUR_CHECK_AS(ProtocolError, welcome.to_acceptor_window_bytes <= limit && welcome.to_connector_window_bytes <= limit,
-                    "asks for windows of ", welcome.to_acceptor_window_bytes, " and ", welcome.to_connector_window_bytes,
-                    " bytes; the limit is ", limit);
+  DOWNPOUR_CHECK_AS(ProtocolError,
+                    welcome.to_acceptor_window_bytes <= limit && welcome.to_connector_window_bytes <= limit,
+                    "asks for windows of ", welcome.to_acceptor_window_bytes, " and ",
+                    welcome.to_connector_window_bytes, " bytes; the limit is ", limit);
   return welcome;
 }
 

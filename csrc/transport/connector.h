@@ -35,8 +35,7 @@ class Connector : public Connection, protected Receiver {
   // `peer`: "server 0 at 127.0.0.1:4000".
   Connector(Hello hello, Receiver& receiver, std::string peer, const ConnectOptions& options);
 
-  virtual void abandon() = 0;          // drops what the handshake holds; called once at most, before open() or instead of it
-  bool is_shaking_hands() const { return !closed_ && medium_ == nullptr; }
+  virtual void abandon() = 0;  // drops what the handshake holds; called once at most, before open() or instead of it
   const ConnectOptions& options() const { return options_; }
 
   // What `medium` is to be made with: a receiver that stands for this connection, and the terms of the handshake.

@@ -14,11 +14,11 @@ namespace {
 constexpr std::size_t kMagicAt = 0;
 constexpr std::size_t kVersionAt = 4;
 constexpr std::size_t kTypeAt = 6;
-constexpr std::size_t kFlagsAt = 8;          // bit 0: takes credit; the others are free and zero
+constexpr std::size_t kFlagsAt = 8;  // bit 0: takes credit; the others are free and zero
 constexpr std::size_t kBodyBytesAt = 12;
 constexpr std::size_t kBulkBytesAt = 16;
 constexpr std::size_t kBulkOffsetAt = 24;
-constexpr std::size_t kReservedAt = 32;      // room for a checksum of the bulk bytes; zero
+constexpr std::size_t kReservedAt = 32;  // room for a checksum of the bulk bytes; zero
 constexpr std::size_t kChecksumAt = 36;
 static_assert(kChecksumAt + sizeof(std::uint32_t) == kFrameHeaderBytes);
 
@@ -51,7 +51,8 @@ std::string printable(Bytes bytes) {
 }
 
 bool is_version_free(std::uint16_t type) {
-  return type == static_cast<std::uint16_t>(FrameType::kHello) || type == static_cast<std::uint16_t>(FrameType::kRefused);
+  return type == static_cast<std::uint16_t>(FrameType::kHello) ||
+         type == static_cast<std::uint16_t>(FrameType::kRefused);
 }
 
 void check_origin(std::span<const std::byte, kFrameHeaderBytes> bytes) {
@@ -74,17 +75,18 @@ void check_type(const FrameHeader& header) {
   const bool ours = header.type >= static_cast<std::uint16_t>(FrameType::kHello) &&
                     header.type <= static_cast<std::uint16_t>(FrameType::kGoodbye);
   DOWNPOUR_CHECK_AS(ProtocolError, ours || header.type >= kFirstUserType, "frame of unknown type ", header.type);
-  DOWNPOUR_CHECK_AS(ProtocolError, !ours || (header.bulk_bytes == 0 && header.takes_credit == 0),
-                    "frame of type ", header.type, " with bulk bytes or a credit");
+  DOWNPOUR_CHECK_AS(ProtocolError, !ours || (header.bulk_bytes == 0 && header.takes_credit == 0), "frame of type ",
+                    header.type, " with bulk bytes or a credit");
 }
 
 void check_limits(const FrameHeader& header, const FrameLimits& limits) {
-  DOWNPOUR_CHECK_AS(ProtocolError, header.body_bytes <= limits.body_bytes, "frame of type ", header.type, ": a body of ",
-                    header.body_bytes, " bytes exceeds the limit of ", limits.body_bytes);
-  const bool inside = header.bulk_offset <= limits.window_bytes &&
-                      header.bulk_bytes <= limits.window_bytes - header.bulk_offset;
-  DOWNPOUR_CHECK_AS(ProtocolError, inside, "frame of type ", header.type, ": ", header.bulk_bytes, " bulk bytes at offset ",
-                    header.bulk_offset, " lie outside the window of ", limits.window_bytes, " bytes");
+  DOWNPOUR_CHECK_AS(ProtocolError, header.body_bytes <= limits.body_bytes, "frame of type ", header.type,
+                    ": a body of ", header.body_bytes, " bytes exceeds the limit of ", limits.body_bytes);
+  const bool inside =
+      header.bulk_offset <= limits.window_bytes && header.bulk_bytes <= limits.window_bytes - header.bulk_offset;
+  DOWNPOUR_CHECK_AS(ProtocolError, inside, "frame of type ", header.type, ": ", header.bulk_bytes,
+                    " bulk bytes at offset ", header.bulk_offset, " lie outside the window of ", limits.window_bytes,
+                    " bytes");
 }
 
 }  // namespace

@@ -9,21 +9,21 @@
 // The unit of the wire: a fixed header, a small body, then bulk bytes that go straight into the receiver's window.
 namespace downpour::transport {
 
-constexpr std::uint32_t kMagic = 0x52504e44;          // "DNPR"
+constexpr std::uint32_t kMagic = 0x52504e44;  // "DNPR"
 constexpr std::uint16_t kProtocolVersion = 1;
 constexpr std::size_t kFrameHeaderBytes = 40;
 
 // Types below kFirstUserType belong to the transport; the rest to the layer above.
 enum class FrameType : std::uint16_t {
-  kHello = 1,      // client's first frame
-  kOffer = 2,      // server: shared memory may be had at this local socket
-  kDecline = 3,    // client: it may not; go on here
-  kClaim = 4,      // client, on the local socket: I am the one of that offer
-  kWelcome = 5,    // server: admitted; windows and credits
-  kRefused = 6,    // server: not admitted, and why; then it closes
+  kHello = 1,    // client's first frame
+  kOffer = 2,    // server: shared memory may be had at this local socket
+  kDecline = 3,  // client: it may not; go on here
+  kClaim = 4,    // client, on the local socket: I am the one of that offer
+  kWelcome = 5,  // server: admitted; windows and credits
+  kRefused = 6,  // server: not admitted, and why; then it closes
   kHeartbeat = 7,
-  kCredit = 8,     // the receiver returns credits
-  kGoodbye = 9,    // orderly close: what follows an end of file is no loss
+  kCredit = 8,   // the receiver returns credits
+  kGoodbye = 9,  // orderly close: what follows an end of file is no loss
 };
 constexpr std::uint16_t kFirstUserType = 64;
 
@@ -32,7 +32,7 @@ struct FrameHeader {
   std::uint8_t takes_credit = 0;
   std::uint32_t body_bytes = 0;
   std::uint64_t bulk_bytes = 0;
-  std::uint64_t bulk_offset = 0;   // in the receiver's window
+  std::uint64_t bulk_offset = 0;  // in the receiver's window
   bool operator==(const FrameHeader&) const = default;
 };
 

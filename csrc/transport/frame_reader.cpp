@@ -8,7 +8,7 @@
 namespace downpour::transport {
 namespace {
 
-constexpr std::size_t kBufferBytes = 16 * 1024;   // many small frames in one read; little to copy when bulk bytes follow
+constexpr std::size_t kBufferBytes = 16 * 1024;  // many small frames in one read; little to copy when bulk bytes follow
 
 }  // namespace
 
@@ -72,7 +72,7 @@ bool FrameReader::read_bulk() {
 }
 
 void FrameReader::make_room(std::size_t bytes_from_begin) {
-  if (begin_ > 0) {   // what is left is less than a frame
+  if (begin_ > 0) {  // what is left is less than a frame
     std::memmove(buffer_.data(), buffer_.data() + begin_, buffered());
     end_ -= begin_;
     begin_ = 0;

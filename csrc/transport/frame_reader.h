@@ -18,7 +18,7 @@ class FrameReader {
 
   struct Frame {
     FrameHeader header;
-    Bytes body;                    // valid until the next call of next()
+    Bytes body;  // valid until the next call of next()
   };
   // The next whole frame, nullptr when more bytes are needed. Errors: ProtocolError; the reader is of no use afterwards.
   const Frame* next();
@@ -32,6 +32,7 @@ class FrameReader {
   Space space();
   void filled(std::size_t bytes);
   bool is_mid_frame() const { return stage_ != Stage::kHeader || begin_ != end_; }
+  bool is_mid_bulk() const { return stage_ == Stage::kBulk; }
 
  private:
   enum class Stage { kHeader, kBody, kBulk, kDone };

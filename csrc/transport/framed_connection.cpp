@@ -19,7 +19,8 @@ std::uint64_t Terms::outgoing_window_bytes() const {
 
 FrameLimits Terms::incoming_limits() const {
   constexpr std::uint64_t kLargest = std::numeric_limits<std::uint32_t>::max();
-  return {.body_bytes = static_cast<std::uint32_t>(std::min(largest_body_bytes, kLargest)), .window_bytes = incoming_window_bytes()};
+  return {.body_bytes = static_cast<std::uint32_t>(std::min(largest_body_bytes, kLargest)),
+          .window_bytes = incoming_window_bytes()};
 }
 
 FramedConnection::FramedConnection(Loop* loop, Terms terms) : loop_(loop), terms_(std::move(terms)) {
@@ -29,15 +30,17 @@ FramedConnection::FramedConnection(Loop* loop, Terms terms) : loop_(loop), terms
 
 void FramedConnection::check_sendable(Bytes body) const {
   DOWNPOUR_CHECK(is_open(), "the connection with ", terms_.peer, " is closed");
-  DOWNPOUR_CHECK(body.size() <= terms_.incoming_limits().body_bytes, "a message to ", terms_.peer, " has a body of ", body.size(),
-                 " bytes; the limit is ", terms_.largest_body_bytes);
+  DOWNPOUR_CHECK(body.size() <= terms_.incoming_limits().body_bytes, "a message to ", terms_.peer, " has a body of ",
+                 body.size(), " bytes; the limit is ", terms_.largest_body_bytes);
 }
 
 void FramedConnection::check_placeable(Bytes bulk, std::uint64_t window_offset, Credit credit) const {
   const std::uint64_t window_bytes = outgoing_window_bytes();
-  DOWNPOUR_CHECK(window_offset <= window_bytes && bulk.size() <= window_bytes - window_offset, "a message to ", terms_.peer, " has ",
-                 bulk.size(), " bulk bytes for offset ", window_offset, ", outside the window of ", window_bytes, " bytes");
-  DOWNPOUR_CHECK(credit == Credit::kNone || credits_ > 0, "a message to ", terms_.peer, " takes a credit and none is left");
+  DOWNPOUR_CHECK(window_offset <= window_bytes && bulk.size() <= window_bytes - window_offset, "a message to ",
+                 terms_.peer, " has ", bulk.size(), " bulk bytes for offset ", window_offset,
+                 ", outside the window of ", window_bytes, " bytes");
+  DOWNPOUR_CHECK(credit == Credit::kNone || credits_ > 0, "a message to ", terms_.peer,
+                 " takes a credit and none is left");
 }
 
 void FramedConnection::send(std::uint16_t type, Bytes body) { put(type, body, {}, 0, Credit::kNone); }
@@ -45,7 +48,8 @@ void FramedConnection::send(std::uint16_t type, Bytes body) { put(type, body, {}
 void FramedConnection::put(std::uint16_t type, Bytes body, Bytes bulk, std::uint64_t window_offset, Credit credit) {
   check_sendable(body);
   check_placeable(bulk, window_offset, credit);
-  DOWNPOUR_CHECK(type >= kFirstUserType, "message type ", type, " belongs to the transport; the first free one is ", kFirstUserType);
+  DOWNPOUR_CHECK(type >= kFirstUserType, "message type ", type, " belongs to the transport; the first free one is ",
+                 kFirstUserType);
   FrameHeader header;
   header.type = type;
   header.takes_credit = credit == Credit::kTake ? 1 : 0;
@@ -101,9 +105,11 @@ void FramedConnection::start_heartbeat(Duration interval, Duration warn_after, D
     return;
   }
   const auto lost = [this](Duration silent_for) {
-    fail(std::make_exception_ptr(PeerLostError(concat(terms_.peer, " was lost: nothing heard for ", seconds(silent_for), " s"))));
+    fail(std::make_exception_ptr(
+        PeerLostError(concat(terms_.peer, " was lost: nothing heard for ", seconds(silent_for), " s"))));
   };
-  heartbeat_.emplace(*loop_, Heartbeat::Limits{interval, warn_after, silence}, terms_.peer, [this] { beat(); }, lost);
+  heartbeat_.emplace(
+      *loop_, Heartbeat::Limits{interval, warn_after, silence}, terms_.peer, [this] { beat(); }, lost);
 }
 
 void FramedConnection::beat() {
@@ -146,7 +152,8 @@ bool FramedConnection::deliver(const FrameHeader& header, Bytes body) {
     if (header.takes_credit != 0) {
       count_taken();
     }
-    const MutableBytes bulk = header.bulk_bytes == 0 ? MutableBytes{} : incoming().subspan(header.bulk_offset, header.bulk_bytes);
+    const MutableBytes bulk =
+        header.bulk_bytes == 0 ? MutableBytes{} : incoming().subspan(header.bulk_offset, header.bulk_bytes);
     terms_.receiver->on_message(*this, {header.type, body, header.bulk_offset, bulk, header.takes_credit != 0});
     return true;
   }

@@ -15,7 +15,7 @@ struct Terms {
   Side side = Side::kAcceptor;
   Hello hello;
   Welcome welcome;
-  Receiver* receiver = nullptr;      // outlives the connection
+  Receiver* receiver = nullptr;  // outlives the connection
   std::string peer;
   std::uint64_t largest_body_bytes = 0;
 
@@ -43,21 +43,21 @@ class FramedConnection : public Connection {
   // `loop` may be nullptr for a medium without one: then heartbeats are neither sent nor missed.
   FramedConnection(Loop* loop, Terms terms);
 
-  virtual void transmit(const FrameHeader& header, Bytes body, Bytes bulk) = 0;   // queues; the body is copied
-  virtual void flush() = 0;                  // sends what is queued as far as possible now; reports nothing
-  virtual void end() = 0;                    // releases the medium; called once
+  virtual void transmit(const FrameHeader& header, Bytes body, Bytes bulk) = 0;  // queues; the body is copied
+  virtual void flush() = 0;  // sends what is queued as far as possible now; reports nothing
+  virtual void end() = 0;    // releases the medium; called once
 
   bool is_open() const { return state_ == State::kOpen; }
-  bool said_goodbye() const { return said_goodbye_; }   // in end(): whether close() ends it, or a failure
+  bool said_goodbye() const { return said_goodbye_; }  // in end(): whether close() ends it, or a failure
   const Terms& terms() const { return terms_; }
-  std::weak_ptr<const char> life() const { return life_; }   // expires with this: for code that called the layer above
+  std::weak_ptr<const char> life() const { return life_; }  // expires with this: for code that called the layer above
   void heard();
   // Handles one frame of the peer. False when the connection is closed now, or destroyed: the caller must look at it no more.
   bool dispatch(const FrameHeader& header, Bytes body);
   // These end and tell the receiver; the last thing their caller does, since the receiver may destroy the connection.
   void fail(std::exception_ptr why);
-  void reject(const ProtocolError& error);   // logs too: what the peer sent is no frame, or none that may come now
-  void transmit_credits();                   // those that grant() has gathered; for flush()
+  void reject(const ProtocolError& error);  // logs too: what the peer sent is no frame, or none that may come now
+  void transmit_credits();                  // those that grant() has gathered; for flush()
   bool has_credits_to_transmit() const { return granted_ > 0; }
 
  private:
@@ -74,12 +74,12 @@ class FramedConnection : public Connection {
   Terms terms_;
   State state_ = State::kOpen;
   bool said_goodbye_ = false;
-  std::uint32_t credits_ = 0;                // that we may take
-  std::uint32_t taken_ = 0;                  // that the peer took and we have not granted back
-  std::uint32_t granted_ = 0;                // granted back and not yet on their way
+  std::uint32_t credits_ = 0;  // that we may take
+  std::uint32_t taken_ = 0;    // that the peer took and we have not granted back
+  std::uint32_t granted_ = 0;  // granted back and not yet on their way
   TimePoint last_heard_;
   std::optional<Heartbeat> heartbeat_;
-  std::shared_ptr<const char> life_ = std::make_shared<const char>('\0');   // only ever watched: expires with this
+  std::shared_ptr<const char> life_ = std::make_shared<const char>('\0');  // only ever watched: expires with this
 };
 
 }  // namespace downpour::transport

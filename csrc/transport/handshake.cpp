@@ -9,14 +9,16 @@ namespace {
 
 constexpr std::size_t kLargestBuildBytes = 128;
 constexpr std::size_t kLargestReasonBytes = 1024;
-constexpr std::size_t kLargestSocketNameBytes = 107;   // sun_path without the leading zero of an abstract name
+constexpr std::size_t kLargestSocketNameBytes = 107;  // sun_path without the leading zero of an abstract name
 
 bool is_printable(char character) { return character >= ' ' && character <= '~'; }
 
 // Text from a stranger ends up in logs and terminals.
 void check_text(std::string_view text, std::size_t largest_bytes, std::string_view what) {
-  DOWNPOUR_CHECK_AS(ProtocolError, text.size() <= largest_bytes, what, " of ", text.size(), " bytes; the limit is ", largest_bytes);
-  DOWNPOUR_CHECK_AS(ProtocolError, std::ranges::all_of(text, is_printable), what, " has characters that are not printable");
+  DOWNPOUR_CHECK_AS(ProtocolError, text.size() <= largest_bytes, what, " of ", text.size(), " bytes; the limit is ",
+                    largest_bytes);
+  DOWNPOUR_CHECK_AS(ProtocolError, std::ranges::all_of(text, is_printable), what,
+                    " has characters that are not printable");
 }
 
 std::vector<std::byte> checked(Writer& writer, std::string_view what) {
@@ -61,6 +63,10 @@ std::string_view name(Role role) {
 }
 
 std::vector<std::byte> encode(const Hello& hello) {
+  DOWNPOUR_CHECK(hello.build.size() <= kLargestBuildBytes && std::ranges::all_of(hello.build, is_printable),
+                 "hello: a build name of ", hello.build.size(), " bytes; expected at most ", kLargestBuildBytes,
+                 " printable ones");
+  DOWNPOUR_CHECK(hello.rank >= 0, "hello: rank ", hello.rank, " is negative");
   Writer writer;
   writer.put(hello.protocol).put_string(hello.build).put(hello.job).put(hello.role).put(hello.rank);
   writer.put(hello.incarnation).put(hello.schema).put(hello.wants_shared_memory);
@@ -146,23 +152,28 @@ Refusal decode_refusal(Bytes body) {
   Reader reader(body, "refusal");
   Refusal refusal{reader.get_string()};
   reader.finish();
-  std::ranges::replace_if(refusal.reason, [](char character) { return !is_printable(character); }, '.');
+  std::ranges::replace_if(
+      refusal.reason, [](char character) { return !is_printable(character); }, '.');
   return refusal;
 }
 
 std::vector<std::byte> handshake_frame(FrameType type, Bytes body) {
   std::vector<std::byte> frame(kFrameHeaderBytes + body.size());
-  const FrameHeader header{.type = static_cast<std::uint16_t>(type), .body_bytes = static_cast<std::uint32_t>(body.size())};
+  const FrameHeader header{.type = static_cast<std::uint16_t>(type),
+                           .body_bytes = static_cast<std::uint32_t>(body.size())};
   encode_header(header, std::span(frame).first<kFrameHeaderBytes>());
   std::ranges::copy(body, frame.begin() + kFrameHeaderBytes);
   return frame;
 }
 
 HandshakeFrame decode_handshake_frame(Bytes bytes) {
-  DOWNPOUR_CHECK_AS(ProtocolError, bytes.size() >= kFrameHeaderBytes, "a handshake frame of ", bytes.size(), " bytes, shorter than its header");
-  const HandshakeFrame frame{decode_header(bytes.first<kFrameHeaderBytes>(), kHandshakeLimits), bytes.subspan(kFrameHeaderBytes)};
-  DOWNPOUR_CHECK_AS(ProtocolError, frame.header.body_bytes == frame.body.size(), "a handshake frame announces a body of ",
-                    frame.header.body_bytes, " bytes and has ", frame.body.size());
+  DOWNPOUR_CHECK_AS(ProtocolError, bytes.size() >= kFrameHeaderBytes, "a handshake frame of ", bytes.size(),
+                    " bytes, shorter than its header");
+  const HandshakeFrame frame{decode_header(bytes.first<kFrameHeaderBytes>(), kHandshakeLimits),
+                             bytes.subspan(kFrameHeaderBytes)};
+  DOWNPOUR_CHECK_AS(ProtocolError, frame.header.body_bytes == frame.body.size(),
+                    "a handshake frame announces a body of ", frame.header.body_bytes, " bytes and has ",
+                    frame.body.size());
   return frame;
 }
 

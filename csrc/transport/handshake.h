@@ -10,7 +10,7 @@
 // Who speaks: exchanged before any other byte. Bodies are checked field by field.
 namespace downpour::transport {
 
-constexpr std::size_t kLargestHandshakeBytes = 4096;   // header and body of one frame
+constexpr std::size_t kLargestHandshakeBytes = 4096;  // header and body of one frame
 constexpr FrameLimits kHandshakeLimits{.body_bytes = kLargestHandshakeBytes - kFrameHeaderBytes, .window_bytes = 0};
 
 enum class Role : std::uint8_t { kWorker = 1, kServer = 2, kCoordinator = 3, kTool = 4 };
@@ -18,35 +18,35 @@ std::string_view name(Role role);
 
 struct Hello {
   std::uint16_t protocol = kProtocolVersion;
-  std::string build;                 // library version of the sender, for messages only
-  std::uint64_t job = 0;             // random per job: a stranger on a reused port is refused
+  std::string build;      // library version of the sender, for messages only
+  std::uint64_t job = 0;  // random per job: a stranger on a reused port is refused
   Role role = Role::kWorker;
   std::int32_t rank = 0;
   std::uint32_t incarnation = 0;
-  std::uint64_t schema = 0;          // Schema::hash(); 0 where none is agreed yet
+  std::uint64_t schema = 0;  // Schema::hash(); 0 where none is agreed yet
   std::uint8_t wants_shared_memory = 0;
-  std::vector<std::byte> auth;       // room for a key's proof; empty for now
-  std::vector<std::byte> body;       // of the layer above
+  std::vector<std::byte> auth;  // room for a key's proof; empty for now
+  std::vector<std::byte> body;  // of the layer above
   bool operator==(const Hello&) const = default;
 };
 
 struct Offer {
-  std::uint64_t nonce[2] = {0, 0};   // must be shown on the local socket: proof that both ends share the machine
-  std::string socket_name;           // abstract AF_UNIX name
+  std::uint64_t nonce[2] = {0, 0};  // must be shown on the local socket: proof that both ends share the machine
+  std::string socket_name;          // abstract AF_UNIX name
 };
 
 struct Claim {
-  std::uint64_t nonce[2] = {0, 0};   // that of the offer
+  std::uint64_t nonce[2] = {0, 0};  // that of the offer
 };
 
 struct Refusal {
-  std::string reason;                // one line
+  std::string reason;  // one line
 };
 
 struct Welcome {
-  std::uint64_t to_acceptor_window_bytes = 0;    // what the connecting side may write
-  std::uint64_t to_connector_window_bytes = 0;   // what the accepting side may write
-  std::uint32_t credits = 0;                     // bulk messages the connecting side may have unreturned
+  std::uint64_t to_acceptor_window_bytes = 0;   // what the connecting side may write
+  std::uint64_t to_connector_window_bytes = 0;  // what the accepting side may write
+  std::uint32_t credits = 0;                    // bulk messages the connecting side may have unreturned
   std::vector<std::byte> body;
 };
 
@@ -68,9 +68,9 @@ Refusal decode_refusal(Bytes body);  // characters that would break a line of a 
 std::vector<std::byte> handshake_frame(FrameType type, Bytes body);
 struct HandshakeFrame {
   FrameHeader header;
-  Bytes body;                        // points into what was decoded
+  Bytes body;  // points into what was decoded
   bool is(FrameType type) const { return header.type == static_cast<std::uint16_t>(type); }
 };
-HandshakeFrame decode_handshake_frame(Bytes bytes);   // Errors: ProtocolError for anything but one whole frame
+HandshakeFrame decode_handshake_frame(Bytes bytes);  // Errors: ProtocolError for anything but one whole frame
 
 }  // namespace downpour::transport

@@ -8,9 +8,15 @@
 namespace downpour::transport {
 
 Heartbeat::Heartbeat(Loop& loop, const Limits& limits, std::string peer, std::function<void()> beat, Lost lost)
-    : loop_(loop), limits_(limits), peer_(std::move(peer)), beat_(std::move(beat)), lost_(std::move(lost)), last_heard_(loop.now()) {
+    : loop_(loop),
+      limits_(limits),
+      peer_(std::move(peer)),
+      beat_(std::move(beat)),
+      lost_(std::move(lost)),
+      last_heard_(loop.now()) {
   DOWNPOUR_CHECK(limits.interval > Duration::zero() && limits.silence > limits.interval, "heartbeat with ", peer_,
-                 ": expected 0 < interval < silence, found ", seconds(limits.interval), " s and ", seconds(limits.silence), " s");
+                 ": expected 0 < interval < silence, found ", seconds(limits.interval), " s and ",
+                 seconds(limits.silence), " s");
   schedule();
 }
 
@@ -30,10 +36,11 @@ void Heartbeat::tick() {
   beat_();
   const Duration silent_for = loop_.now() - last_heard_;
   if (silent_for >= limits_.warn_after && !std::exchange(warned_, true)) {
-    log_warning(peer_, " has not been heard for ", seconds(silent_for), " s; it is given up after ", seconds(limits_.silence), " s");
+    log_warning(peer_, " has not been heard for ", seconds(silent_for), " s; it is given up after ",
+                seconds(limits_.silence), " s");
   }
   if (silent_for >= limits_.silence) {
-    const Lost lost = lost_;   // `this` may be gone before it returns
+    const Lost lost = lost_;  // `this` may be gone before it returns
     lost(silent_for);
   }
 }

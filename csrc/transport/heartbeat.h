@@ -11,8 +11,8 @@ namespace downpour::transport {
 class Heartbeat {
  public:
   struct Limits {
-    Duration interval{};     // > 0; also how often silence is looked at
-    Duration warn_after{};   // logged once per silence
+    Duration interval{};    // > 0; also how often silence is looked at
+    Duration warn_after{};  // logged once per silence
     Duration silence{};
   };
   // `beat` and `lost` are called from the loop's timers, the one every interval, the other once; `lost` may destroy this.

@@ -44,7 +44,7 @@ class InprocConnection final : public FramedConnection, public LinkEnd {
   void flush() override { transmit_credits(); }
   void end() override { said_goodbye() ? link_->leave(towards_us()) : link_->break_off(towards_us()); }
 
-  std::shared_ptr<Link> link_;             // shared with the network and the other end: whoever dies last
+  std::shared_ptr<Link> link_;  // shared with the network and the other end: whoever dies last
   Window window_;
 };
 
@@ -61,8 +61,11 @@ void InprocConnection::transmit(const FrameHeader& header, Bytes body, Bytes bul
 
 class InprocConnector final : public Connector, public LinkEnd {
  public:
-  InprocConnector(Loop* loop, std::shared_ptr<Link> link, const Hello& hello, Receiver& receiver, const ConnectOptions& options)
-      : Connector(hello, receiver, concat(options.peer, " at ", link->name), options), loop_(loop), link_(std::move(link)) {
+  InprocConnector(Loop* loop, std::shared_ptr<Link> link, const Hello& hello, Receiver& receiver,
+                  const ConnectOptions& options)
+      : Connector(hello, receiver, concat(options.peer, " at ", link->name), options),
+        loop_(loop),
+        link_(std::move(link)) {
     link_->ends[kToConnector] = this;
   }
   ~InprocConnector() override { close(); }
@@ -121,8 +124,9 @@ struct InprocNetwork::State {
 };
 
 Lane& InprocNetwork::State::lane(int link, int direction) {
-  DOWNPOUR_CHECK(link >= 0 && static_cast<std::size_t>(link) < links.size() && (direction == 0 || direction == 1), "there is no link ",
-                 link, " with direction ", direction, "; links: ", links.size(), ", directions: 0 and 1");
+  DOWNPOUR_CHECK(link >= 0 && static_cast<std::size_t>(link) < links.size() && (direction == 0 || direction == 1),
+                 "there is no link ", link, " with direction ", direction, "; links: ", links.size(),
+                 ", directions: 0 and 1");
   return links[static_cast<std::size_t>(link)]->lanes[static_cast<std::size_t>(direction)];
 }
 
@@ -156,17 +160,19 @@ bool InprocNetwork::State::deliver_part(Link& link, std::size_t direction, const
   LinkEnd* end = link.ends[direction];
   if (end != nullptr && *left > parcel.small.size()) {
     const auto header = decode_header(std::span(parcel.small).first<kFrameHeaderBytes>(), end->limits());
-    std::ranges::copy(parcel.bulk.first(*left - parcel.small.size()), end->window().subspan(header.bulk_offset).begin());
+    std::ranges::copy(parcel.bulk.first(*left - parcel.small.size()),
+                      end->window().subspan(header.bulk_offset).begin());
   }
   cut(link);
   return false;
 }
 
-void InprocNetwork::State::deliver_whole(const std::shared_ptr<Link>& link, std::size_t direction, const Parcel& parcel) {
+void InprocNetwork::State::deliver_whole(const std::shared_ptr<Link>& link, std::size_t direction,
+                                         const Parcel& parcel) {
   LinkEnd* end = link->ends[direction];
   if (parcel.is_end_of_file()) {
-    return end != nullptr ? end->lose(std::make_exception_ptr(PeerLostError(concat("the other end of the link to ", link->name,
-                                                                                   " (inproc) closed without a goodbye"))))
+    return end != nullptr ? end->lose(std::make_exception_ptr(PeerLostError(concat(
+                                "the other end of the link to ", link->name, " (inproc) closed without a goodbye"))))
                           : void();
   }
   const Bytes body = Bytes(parcel.small).subspan(kFrameHeaderBytes);
@@ -205,7 +211,12 @@ void InprocNetwork::State::admit(const std::shared_ptr<Link>& link, const Hello&
     log_warning(link->name, " refused ", newcomer(hello, Medium::kInproc), ": ", admission.reason);
     return link->send(kToConnector, FrameType::kRefused, encode(Refusal{admission.reason}));
   }
-  Terms terms{Side::kAcceptor, hello, admission.welcome, admission.receiver, newcomer(hello, Medium::kInproc), admission.largest_body_bytes};
+  Terms terms{Side::kAcceptor,
+              hello,
+              admission.welcome,
+              admission.receiver,
+              newcomer(hello, Medium::kInproc),
+              admission.largest_body_bytes};
   auto connection = std::make_unique<InprocConnection>(loop, link, std::move(window), std::move(terms));
   link->send(kToConnector, FrameType::kWelcome, encode(admission.welcome));
   acceptor.on_connection(std::move(connection));

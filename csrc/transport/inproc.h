@@ -25,21 +25,21 @@ class InprocNetwork {
 
   // The links in the order they were made; each has two directions, 0 towards the acceptor, 1 towards the connector.
   int links() const;
-  int waiting(int link, int direction) const;        // messages that wait
-  bool deliver(int link, int direction);             // one message; false when none waits
-  int deliver_all();                                 // until nothing waits, link by link; returns how many
-  void cut(int link);                                // both ends see the peer lost; what waits is gone
+  int waiting(int link, int direction) const;  // messages that wait
+  bool deliver(int link, int direction);       // one message; false when none waits
+  int deliver_all();                           // until nothing waits, link by link; returns how many
+  void cut(int link);                          // both ends see the peer lost; what waits is gone
   // Deliveries go on for exactly so many more bytes (header, body, bulk) of that direction; then the link is cut, in the midst
   // of a message if it falls so: its bulk bytes up to there are in the window, the message itself is never delivered.
   void cut_after(int link, int direction, std::uint64_t bytes);
-  void hold(int link, int direction);                // deliver_all() passes it over until release
+  void hold(int link, int direction);  // deliver_all() passes it over until release
   void release(int link, int direction);
-  void refuse(const std::string& name);              // connects to it fail from now on
+  void refuse(const std::string& name);  // connects to it fail from now on
   void accept_again(const std::string& name);
 
  private:
   struct State;
-  std::shared_ptr<State> state_;                     // the network and its connections, whoever dies last
+  std::shared_ptr<State> state_;  // the network and its connections, whoever dies last
 };
 
 }  // namespace downpour::transport

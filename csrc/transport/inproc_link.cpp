@@ -44,7 +44,9 @@ void Lane::clear() {
   first_ = 0;
 }
 
-void Link::send(std::size_t direction, FrameType type, Bytes body) { lanes[direction].push().small = handshake_frame(type, body); }
+void Link::send(std::size_t direction, FrameType type, Bytes body) {
+  lanes[direction].push().small = handshake_frame(type, body);
+}
 
 void Link::break_off(std::size_t direction) {
   leave(direction);

@@ -19,7 +19,7 @@ constexpr std::size_t kToConnector = 1;
 struct Parcel {
   std::vector<std::byte> small;
   Bytes bulk;
-  std::vector<std::byte> kept_bulk;        // where the sender closed before delivery
+  std::vector<std::byte> kept_bulk;  // where the sender closed before delivery
   std::uint64_t bytes() const { return small.size() + bulk.size(); }
   bool is_end_of_file() const { return small.empty(); }
 };
@@ -30,7 +30,7 @@ class Lane {
   Parcel& push();
   Parcel pop();
   void recycle(Parcel parcel);
-  void keep_bulk();                        // the sender's memory may go
+  void keep_bulk();  // the sender's memory may go
   void clear();
   int waiting() const { return static_cast<int>(parcels_.size() - first_); }
 
@@ -38,7 +38,7 @@ class Lane {
   std::optional<std::uint64_t> bytes_until_cut;
 
  private:
-  std::vector<Parcel> parcels_;            // waiting from first_ on
+  std::vector<Parcel> parcels_;  // waiting from first_ on
   std::size_t first_ = 0;
   std::vector<Parcel> spare_;
 };
@@ -49,19 +49,19 @@ class LinkEnd {
   virtual ~LinkEnd() = default;
   virtual FrameLimits limits() const = 0;
   virtual MutableBytes window() = 0;
-  virtual void receive(const FrameHeader& header, Bytes body) = 0;   // may destroy this
-  virtual void lose(std::exception_ptr why) = 0;                     // may destroy this
+  virtual void receive(const FrameHeader& header, Bytes body) = 0;  // may destroy this
+  virtual void lose(std::exception_ptr why) = 0;                    // may destroy this
 };
 
 struct Link {
   std::string name;
-  std::array<Lane, 2> lanes;               // by direction
-  std::array<LinkEnd*, 2> ends{};          // by direction: who receives; nullptr when not there yet or closed
+  std::array<Lane, 2> lanes;       // by direction
+  std::array<LinkEnd*, 2> ends{};  // by direction: who receives; nullptr when not there yet or closed
   bool has_met_acceptor = false;
 
   void send(std::size_t direction, FrameType type, Bytes body);
-  void leave(std::size_t direction);       // the receiver of `direction` goes; what it sent still waits
-  void break_off(std::size_t direction);   // the same without a goodbye: the other end finds it lost after what it sent
+  void leave(std::size_t direction);      // the receiver of `direction` goes; what it sent still waits
+  void break_off(std::size_t direction);  // the same without a goodbye: the other end finds it lost after what it sent
 };
 
 }  // namespace downpour::transport

@@ -43,7 +43,7 @@ void linger(Loop& loop, Fd socket) {
         loop.unwatch(kept->get());
       }
     });
-  } catch (const CommError&) {   // no room in the kernel; we may be in a destructor
+  } catch (const CommError&) {  // no room in the kernel; we may be in a destructor
     loop.cancel(timer);
   }
 }

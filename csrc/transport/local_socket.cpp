@@ -36,7 +36,8 @@ LocalListener listen_local() {
   LocalListener listener{open_local(), random_name()};
   sockaddr_un address{};
   const socklen_t size = fill(address, listener.name);
-  const bool listening = listener.socket && ::bind(listener.socket.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+  const bool listening = listener.socket &&
+                         ::bind(listener.socket.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 &&
                          ::listen(listener.socket.get(), SOMAXCONN) == 0;
   DOWNPOUR_CHECK_AS(CommError, listening, "cannot open a local socket for shared memory: ", std::strerror(errno));
   return listener;

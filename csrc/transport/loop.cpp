@@ -41,7 +41,8 @@ timespec to_timespec(Duration duration) {
 int wait_coarsely(int epoll, epoll_event* events, Duration timeout) {
   // Rounded up: waking too early would turn the last millisecond into a busy loop.
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(timeout);
-  return ::epoll_wait(epoll, events, kEventsPerTurn, static_cast<int>(std::min<std::int64_t>(left.count(), 1'000'000'000)));
+  return ::epoll_wait(epoll, events, kEventsPerTurn,
+                      static_cast<int>(std::min<std::int64_t>(left.count(), 1'000'000'000)));
 }
 
 int wait_for_events(int epoll, epoll_event* events, Duration timeout) {
@@ -83,19 +84,19 @@ struct Loop::State {
 
   const Clock& clock;
   Fd epoll;
-  Fd doorbell;                                  // rung by post() and wake()
-  Fd alarm;                                     // makes fd() readable at the next timer; used only between arm and disarm
+  Fd doorbell;  // rung by post() and wake()
+  Fd alarm;     // makes fd() readable at the next timer; used only between arm and disarm
   bool alarm_is_set = false;
   std::vector<std::unique_ptr<Watch>> watches;  // by fd
   std::vector<std::unique_ptr<Watch>> dead_watches;
-  std::vector<Poller*> pollers;                 // nullptr where one was removed during a turn
+  std::vector<Poller*> pollers;  // nullptr where one was removed during a turn
   Timers timers;
-  int depth = 0;                                // turns in progress: a callback may run the loop again
+  int depth = 0;  // turns in progress: a callback may run the loop again
   int turns_without_sockets = 0;
 
   std::atomic<bool> rung{false};
   std::mutex mutex;
-  std::vector<Callback> posted;                 // guarded by mutex
+  std::vector<Callback> posted;  // guarded by mutex
   std::vector<Callback> running;
   std::size_t next_running = 0;
 };
@@ -143,7 +144,7 @@ bool Loop::State::run_posted() {
     if (!rung.load()) {
       return false;
     }
-    drain(doorbell.get());   // before the flag falls: whoever raises it again rings again
+    drain(doorbell.get());  // before the flag falls: whoever raises it again rings again
     rung.store(false);
     running.clear();
     next_running = 0;
@@ -193,7 +194,7 @@ bool Loop::State::handle_events(Duration timeout) {
   const int count = wait_for_events(epoll.get(), events, timeout);
   if (count < 0) {
     DOWNPOUR_INTERNAL_ASSERT(errno == EINTR, "epoll_wait: ", std::strerror(errno));
-    return true;   // a signal: its owner wants to look at what it changed
+    return true;  // a signal: its owner wants to look at what it changed
   }
   for (int i = 0; i < count; ++i) {
     handle_event(events[i]);
@@ -270,7 +271,8 @@ Loop::Loop(const Clock& clock) : state_(std::make_unique<State>(clock)) {}
 Loop::~Loop() = default;
 
 void Loop::watch(int fd, std::uint32_t events, std::function<void(std::uint32_t events)> callback) {
-  DOWNPOUR_CHECK(fd >= 0 && state_->find(fd) == nullptr, "event loop: file descriptor ", fd, " is invalid or already watched");
+  DOWNPOUR_CHECK(fd >= 0 && state_->find(fd) == nullptr, "event loop: file descriptor ", fd,
+                 " is invalid or already watched");
   auto watch = std::make_unique<State::Watch>();
   watch->fd = fd;
   watch->callback = std::move(callback);

@@ -13,9 +13,9 @@ namespace downpour::transport {
 class Poller {
  public:
   virtual ~Poller() = default;
-  virtual bool poll() = 0;        // handles what is there; true when there was something
-  virtual void arm() = 0;         // from now on the peer rings the doorbell (a watched eventfd) when it adds something
-  virtual void disarm() = 0;      // no doorbell needed: we look ourselves
+  virtual bool poll() = 0;    // handles what is there; true when there was something
+  virtual void arm() = 0;     // from now on the peer rings the doorbell (a watched eventfd) when it adds something
+  virtual void disarm() = 0;  // no doorbell needed: we look ourselves
 };
 
 // Threads: all functions from the one thread that runs it, except post() and wake(), which any thread may call.
@@ -24,7 +24,7 @@ class Loop {
   using Callback = std::function<void()>;
   using TimerId = std::uint64_t;
 
-  explicit Loop(const Clock& clock);   // the clock must outlive the loop
+  explicit Loop(const Clock& clock);  // the clock must outlive the loop
   ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
@@ -32,16 +32,16 @@ class Loop {
   // `events`: EPOLLIN, EPOLLOUT... The callback may watch and unwatch anything, itself included.
   void watch(int fd, std::uint32_t events, std::function<void(std::uint32_t events)> callback);
   void change(int fd, std::uint32_t events);
-  void unwatch(int fd);                       // before the fd is closed; pending events of it are not delivered
+  void unwatch(int fd);  // before the fd is closed; pending events of it are not delivered
 
   TimerId call_at(TimePoint when, Callback callback);
-  void cancel(TimerId timer);                 // unknown or fired: no effect
+  void cancel(TimerId timer);  // unknown or fired: no effect
 
-  void add(Poller& poller);                   // must be removed before it dies
+  void add(Poller& poller);  // must be removed before it dies
   void remove(Poller& poller);
 
-  void post(Callback callback);               // runs on the loop's thread, in order
-  void wake();                                // ends a run_once() that waits
+  void post(Callback callback);  // runs on the loop's thread, in order
+  void wake();                   // ends a run_once() that waits
 
   // Handles what is ready; when nothing is, looks at the pollers for up to `spin`, then sleeps until something happens or
   // `deadline`. Returns false when the deadline passed with nothing handled. A past deadline handles what is ready.
@@ -52,8 +52,8 @@ class Loop {
 
   TimePoint now() const;
   const Clock& clock() const;
-  int fd() const;                             // readable when run_once would have something to do; pollers must be armed
-  void arm_pollers();                         // for an owner that sleeps on fd() outside run_once
+  int fd() const;      // readable when run_once would have something to do; pollers must be armed
+  void arm_pollers();  // for an owner that sleeps on fd() outside run_once
   void disarm_pollers();
 
  private:

@@ -35,7 +35,7 @@ void SendQueue::reclaim() {
 
 std::size_t SendQueue::gather(std::span<iovec> out) const {
   std::size_t count = 0;
-  auto* small = const_cast<std::byte*>(small_.data()) + small_begin_;   // writev takes it without const and only reads
+  auto* small = const_cast<std::byte*>(small_.data()) + small_begin_;  // writev takes it without const and only reads
   for (std::size_t i = first_; i < entries_.size() && count + 2 <= out.size(); ++i) {
     const Entry& entry = entries_[i];
     if (entry.small_bytes > 0) {

@@ -23,14 +23,14 @@ class SendQueue {
 
  private:
   struct Entry {
-    std::size_t small_bytes = 0;     // of small_, in order
-    Bytes bulk;                      // after them
+    std::size_t small_bytes = 0;  // of small_, in order
+    Bytes bulk;                   // after them
   };
   void reclaim();
 
-  std::vector<std::byte> small_;     // unsent headers and bodies from small_begin_ on
+  std::vector<std::byte> small_;  // unsent headers and bodies from small_begin_ on
   std::size_t small_begin_ = 0;
-  std::vector<Entry> entries_;       // unsent from first_ on
+  std::vector<Entry> entries_;  // unsent from first_ on
   std::size_t first_ = 0;
 };
 

@@ -26,6 +26,7 @@ std::unique_ptr<Listener> listen_tcp(Loop& loop, Fd socket, Acceptor& acceptor, 
 // PeerLostError, ProtocolError (refused, with the server's reason). A refused connect is retried with back-off until the
 // deadline. Errors: AuthError for an address off loopback unless kInsecure; Error for a name that does not resolve.
 std::unique_ptr<Connection> connect_tcp(Loop& loop, const Address& address, const Hello& hello, Receiver& receiver,
-                                        SharedMemory shared_memory, Exposure exposure, const ConnectOptions& options = {});
+                                        SharedMemory shared_memory, Exposure exposure,
+                                        const ConnectOptions& options = {});
 
 }  // namespace downpour::transport

@@ -116,7 +116,11 @@ void TcpConnection::receive() {
     taken += static_cast<std::size_t>(got);
     reader_.filled(static_cast<std::size_t>(got));
     heard();
-    if (!dispatch_frames() || static_cast<std::size_t>(got) < space.bytes) {
+    if (!dispatch_frames()) {
+      return;
+    }
+    // A short read has emptied the socket; but within bulk bytes the next ones come sooner than a wait for them would end.
+    if (static_cast<std::size_t>(got) < space.bytes && !reader_.is_mid_bulk()) {
       return;
     }
   }
@@ -128,7 +132,7 @@ bool TcpConnection::dispatch_frames() {
   try {
     while (dispatch_next()) {
     }
-  } catch (...) {   // of the layer above
+  } catch (...) {  // of the layer above
     if (!life.expired()) {
       is_dispatching_ = false;
       loop_.post([this, life] { return life.expired() || !is_open() || dispatch_frames(); });
@@ -156,9 +160,9 @@ bool TcpConnection::dispatch_next() {
 }
 
 void TcpConnection::lose(int error) {
-  fail(std::make_exception_ptr(
-      PeerLostError(concat(peer(), " was lost: ", error == 0 ? "its end closed without a goodbye" : system_reason(error),
-                           reader_.is_mid_frame() ? ", in the middle of a message" : ""))));
+  fail(std::make_exception_ptr(PeerLostError(
+      concat(peer(), " was lost: ", error == 0 ? "its end closed without a goodbye" : system_reason(error),
+             reader_.is_mid_frame() ? ", in the middle of a message" : ""))));
 }
 
 }  // namespace downpour::transport

@@ -29,7 +29,7 @@ class TcpConnection final : public FramedConnection {
 
   void on_events(std::uint32_t events);
   void receive();
-  bool dispatch_frames();            // false when closed or destroyed
+  bool dispatch_frames();  // false when closed or destroyed
   bool dispatch_next();
   void send_queued();
   void want_room(bool wanted);
@@ -40,8 +40,8 @@ class TcpConnection final : public FramedConnection {
   Window window_;
   FrameReader reader_;
   SendQueue queue_;
-  bool wants_room_ = false;          // EPOLLOUT is watched
-  bool is_dispatching_ = false;      // answers gather and leave in one call
+  bool wants_room_ = false;      // EPOLLOUT is watched
+  bool is_dispatching_ = false;  // answers gather and leave in one call
   int send_error_ = 0;
 };
 

@@ -30,8 +30,8 @@ Hello with_wish(Hello hello, SharedMemory shared_memory) {
 // From the first attempt to connect until the medium is chosen.
 class TcpConnector final : public Connector {
  public:
-  TcpConnector(Loop& loop, std::vector<SocketAddress> addresses, const Hello& hello, Receiver& receiver, SharedMemory shared_memory,
-               const std::string& where, const ConnectOptions& options);
+  TcpConnector(Loop& loop, std::vector<SocketAddress> addresses, const Hello& hello, Receiver& receiver,
+               SharedMemory shared_memory, const std::string& where, const ConnectOptions& options);
   ~TcpConnector() override { close(); }
 
   Medium medium() const override { return medium_kind_; }
@@ -59,6 +59,7 @@ class TcpConnector final : public Connector {
 
   Loop& loop_;
   std::vector<SocketAddress> addresses_;
+  std::vector<std::byte> encoded_hello_;
   SharedMemory shared_memory_;
   Medium medium_kind_ = Medium::kTcp;
   Fd socket_;
@@ -69,7 +70,7 @@ class TcpConnector final : public Connector {
   std::size_t attempts_ = 0;
   int last_error_ = 0;
   bool connected_ = false;
-  bool declines_ = false;            // the local socket was reached once and led nowhere
+  bool declines_ = false;  // the local socket was reached once and led nowhere
   TimePoint started_;
   Loop::TimerId deadline_ = 0;
   Loop::TimerId retry_ = 0;
@@ -80,10 +81,11 @@ TcpConnector::TcpConnector(Loop& loop, std::vector<SocketAddress> addresses, con
     : Connector(with_wish(hello, shared_memory), receiver, concat(options.peer, " at ", where), options),
       loop_(loop),
       addresses_(std::move(addresses)),
+      encoded_hello_(encode(this->hello())),
       shared_memory_(shared_memory),
       started_(loop.now()) {
   deadline_ = loop_.call_at(started_ + options.deadline, [this] { on_deadline(); });
-  retry_ = loop_.call_at(started_, [this] { attempt(); });   // from the loop, as all that may call the receiver
+  retry_ = loop_.call_at(started_, [this] { attempt(); });  // from the loop, as all that may call the receiver
 }
 
 // Every step may find the world broken: then the receiver hears it. A listener that ends while we knock may come again.
@@ -128,7 +130,7 @@ void TcpConnector::on_connected() {
   }
   connected_ = true;
   take([this]() -> std::optional<Opened> {
-    send_handshake(socket_.get(), FrameType::kHello, encode(hello()));
+    send_handshake(socket_.get(), FrameType::kHello, encoded_hello_);
     loop_.change(socket_.get(), EPOLLIN);
     return std::nullopt;
   });
@@ -159,15 +161,16 @@ std::optional<TcpConnector::Opened> TcpConnector::on_offer(const Offer& offer) {
   local_ = declines_ ? Fd() : connect_local(offer.socket_name);
   if (local_ && is_same_user(local_.get())) {
     declines_ = shared_memory_ != SharedMemory::kRequire;
-    loop_.unwatch(socket_.get());   // stays open, since its end would take the offer back, but has nothing more to say
+    loop_.unwatch(socket_.get());  // stays open, since its end would take the offer back, but has nothing more to say
     loop_.watch(local_.get(), EPOLLIN, [this](std::uint32_t) { on_local_packet(); });
     send_handshake(local_.get(), FrameType::kClaim, encode(Claim{{offer.nonce[0], offer.nonce[1]}}));
     return std::nullopt;
   }
   local_.reset();
-  DOWNPOUR_CHECK_AS(CommError, shared_memory_ != SharedMemory::kRequire,
-                    "shared memory is required, but its local socket cannot be reached from here (another machine, network "
-                    "namespace or user)");
+  DOWNPOUR_CHECK_AS(
+      CommError, shared_memory_ != SharedMemory::kRequire,
+      "shared memory is required, but its local socket cannot be reached from here (another machine, network "
+      "namespace or user)");
   send_handshake(socket_.get(), FrameType::kDecline, {});
   return std::nullopt;
 }
@@ -197,18 +200,22 @@ std::optional<TcpConnector::Opened> TcpConnector::open_shm(Received packet) {
   sizes.to_connector_window_bytes = welcome.to_connector_window_bytes;
   auto segment = Segment::map(std::move(packet.descriptors[0]), sizes);
   loop_.unwatch(local_.get());
-  ShmEnd end{Side::kConnector, std::move(local_), std::move(segment), std::move(packet.descriptors[1]), std::move(packet.descriptors[2])};
+  ShmEnd end{Side::kConnector, std::move(local_), std::move(segment), std::move(packet.descriptors[1]),
+             std::move(packet.descriptors[2])};
   medium_kind_ = Medium::kSharedMemory;
-  auto medium = make_shm_connection(loop_, std::move(end), hello(), welcome, front(), peer() + " (shm)", options().largest_body_bytes);
+  auto medium = make_shm_connection(loop_, std::move(end), hello(), welcome, front(), peer() + " (shm)",
+                                    options().largest_body_bytes);
   return Opened{std::move(medium), std::move(welcome)};
 }
 
 void TcpConnector::on_deadline() {
-  const std::string state = connected_        ? "connected, but the handshake was not answered"
-                            : last_error_ == 0 ? "no answer at all"
-                                               : concat("the last one of ", attempts_, " attempts: ", system_reason(last_error_));
-  fail(std::make_exception_ptr(TimeoutError(concat("connecting to ", peer(), " as ", name(hello().role), " ", hello().rank,
-                                                   " took more than ", seconds(loop_.now() - started_), " s: ", state))));
+  const std::string state = connected_ ? "connected, but the handshake was not answered"
+                            : last_error_ == 0
+                                ? "no answer at all"
+                                : concat("the last one of ", attempts_, " attempts: ", system_reason(last_error_));
+  fail(std::make_exception_ptr(
+      TimeoutError(concat("connecting to ", peer(), " as ", name(hello().role), " ", hello().rank, " took more than ",
+                          seconds(loop_.now() - started_), " s: ", state))));
 }
 
 void TcpConnector::drop(Fd& socket) {
@@ -229,7 +236,8 @@ void TcpConnector::abandon() {
 
 std::unique_ptr<Connection> connect_tcp(Loop& loop, const Address& address, const Hello& hello, Receiver& receiver,
                                         SharedMemory shared_memory, Exposure exposure, const ConnectOptions& options) {
-  return std::make_unique<TcpConnector>(loop, resolve(address, exposure), hello, receiver, shared_memory, address.text(), options);
+  return std::make_unique<TcpConnector>(loop, resolve(address, exposure), hello, receiver, shared_memory,
+                                        address.text(), options);
 }
 
 }  // namespace downpour::transport

@@ -25,9 +25,9 @@
 namespace downpour::transport {
 namespace {
 
-constexpr Duration kAcceptPause = std::chrono::milliseconds(100);   // after a failed accept: out of descriptors, mostly
+constexpr Duration kAcceptPause = std::chrono::milliseconds(100);  // after a failed accept: out of descriptors, mostly
 constexpr Duration kLogWindow = std::chrono::seconds(10);
-constexpr int kLogLinesPerWindow = 10;                              // a port scanner must not fill the disk
+constexpr int kLogLinesPerWindow = 10;  // a port scanner must not fill the disk
 
 // A newcomer whose handshake is going on. Its TCP socket leads; for shared memory it comes to the local socket too, and there
 // is another newcomer until it has shown which one it is.
@@ -92,7 +92,8 @@ class TcpListener final : public Listener {
   int log_lines_ = 0;
 };
 
-TcpListener::TcpListener(Loop& loop, Fd socket, Acceptor& acceptor, SharedMemory shared_memory, const ListenOptions& options)
+TcpListener::TcpListener(Loop& loop, Fd socket, Acceptor& acceptor, SharedMemory shared_memory,
+                         const ListenOptions& options)
     : loop_(loop), socket_(std::move(socket)), acceptor_(acceptor), shared_memory_(shared_memory), options_(options) {
   ::fcntl(socket_.get(), F_SETFL, ::fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
   if (shared_memory_ != SharedMemory::kNever) {
@@ -117,8 +118,9 @@ TcpListener::~TcpListener() {
 // Each door has its own limit: newcomers who wait for the local one must not be what keeps it shut.
 bool TcpListener::has_room(const Fd& listening) const {
   const bool is_local = &listening == &local_.socket;
-  const auto here = std::ranges::count_if(
-      newcomers_, [is_local](const Newcomer& newcomer) { return (newcomer.stage == Newcomer::Stage::kClaiming) == is_local; });
+  const auto here = std::ranges::count_if(newcomers_, [is_local](const Newcomer& newcomer) {
+    return (newcomer.stage == Newcomer::Stage::kClaiming) == is_local;
+  });
   return here < options_.pending_handshakes;
 }
 
@@ -126,7 +128,8 @@ void TcpListener::accept_all(const Fd& listening) {
   while (has_room(listening)) {
     SocketAddress from;
     from.size = sizeof(from.storage);
-    Fd socket(::accept4(listening.get(), reinterpret_cast<sockaddr*>(&from.storage), &from.size, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    Fd socket(::accept4(listening.get(), reinterpret_cast<sockaddr*>(&from.storage), &from.size,
+                        SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
       const bool is_drained = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED;
       return is_drained ? void() : pause();
@@ -149,7 +152,8 @@ void TcpListener::receive_newcomer(const Fd& listening, Fd socket, std::string f
   who->from = std::move(from);
   who->socket = std::move(socket);
   who->deadline = loop_.call_at(loop_.now() + options_.handshake_deadline, [this, who] {
-    complain(concat(who->from, " did not finish its handshake at ", address(), " within ", seconds(options_.handshake_deadline), " s"));
+    complain(concat(who->from, " did not finish its handshake at ", address(), " within ",
+                    seconds(options_.handshake_deadline), " s"));
     dismiss(who);
   });
   loop_.watch(who->socket.get(), EPOLLIN, [this, who](std::uint32_t) { on_newcomer(who); });
@@ -220,8 +224,8 @@ void TcpListener::make_offer(Who who) {
 std::optional<Arrival> TcpListener::on_claim(Who who) {
   const Received packet = receive_descriptors(who->socket.get(), kLargestHandshakeBytes, 0);
   const HandshakeFrame frame = decode_handshake_frame(packet.message);
-  DOWNPOUR_CHECK_AS(ProtocolError, frame.is(FrameType::kClaim), "expected a claim at the local socket, found a frame of type ",
-                    frame.header.type);
+  DOWNPOUR_CHECK_AS(ProtocolError, frame.is(FrameType::kClaim),
+                    "expected a claim at the local socket, found a frame of type ", frame.header.type);
   const Claim claim = decode_claim(frame.body);
   const Who claimed = std::ranges::find_if(newcomers_, [&claim](const Newcomer& newcomer) {
     return newcomer.stage == Newcomer::Stage::kOffered && std::ranges::equal(newcomer.offer.nonce, claim.nonce);
@@ -235,8 +239,9 @@ std::optional<Arrival> TcpListener::on_claim(Who who) {
 
 std::optional<Arrival> TcpListener::admit(Who who, Medium medium) {
   if (medium == Medium::kTcp && shared_memory_ == SharedMemory::kRequire && who->hello.protocol == kProtocolVersion) {
-    return refuse(who, medium, "shared memory is required here, and the newcomer does not want it or cannot reach the local "
-                               "socket (another machine, network namespace or user)");
+    return refuse(who, medium,
+                  "shared memory is required here, and the newcomer does not want it or cannot reach the local "
+                  "socket (another machine, network namespace or user)");
   }
   Admission admission = decide(acceptor_, who->hello, medium);
   if (!admission.accepted) {
@@ -261,7 +266,11 @@ std::optional<Arrival> TcpListener::open_tcp(Who who, Admission admission) {
   }
   send_handshake(who->socket.get(), FrameType::kWelcome, encode(admission.welcome));
   loop_.unwatch(who->socket.get());
-  Terms terms{Side::kAcceptor, who->hello, admission.welcome, admission.receiver, newcomer(who->hello, Medium::kTcp),
+  Terms terms{Side::kAcceptor,
+              who->hello,
+              admission.welcome,
+              admission.receiver,
+              newcomer(who->hello, Medium::kTcp),
               admission.largest_body_bytes};
   // Shared only because std::function copies.
   const auto socket = std::make_shared<Fd>(std::move(who->socket));
@@ -282,7 +291,7 @@ std::optional<Arrival> TcpListener::open_shm(Who who, const Admission& admission
   Segment::Sizes sizes;
   sizes.to_acceptor_window_bytes = admission.welcome.to_acceptor_window_bytes;
   sizes.to_connector_window_bytes = admission.welcome.to_connector_window_bytes;
-  const auto end = std::make_shared<ShmEnd>();   // shared only because std::function copies
+  const auto end = std::make_shared<ShmEnd>();  // shared only because std::function copies
   Doorbells bells;
   try {
     DOWNPOUR_CHECK_AS(CommError, bells.acceptor && bells.connector, "eventfd failed: ", system_reason(errno));
@@ -313,7 +322,7 @@ void TcpListener::hand_over(const Arrival& arrival) {
     } catch (const CommError& error) {
       return log_warning("an admitted newcomer was dropped: ", error.what());
     }
-    acceptor.on_connection(std::move(connection));   // the listener may be gone afterwards
+    acceptor.on_connection(std::move(connection));  // the listener may be gone afterwards
   };
   &target == &loop_ ? arrive() : target.post(arrive);
 }
@@ -339,9 +348,9 @@ void TcpListener::complain(const std::string& line) {
 
 }  // namespace
 
-std::unique_ptr<Listener> listen_tcp(Loop& loop, Fd socket, Acceptor& acceptor, SharedMemory shared_memory, Exposure exposure,
-                                     const ListenOptions& options) {
-  resolve(local_address(socket.get()), exposure);   // for its check of the exposure
+std::unique_ptr<Listener> listen_tcp(Loop& loop, Fd socket, Acceptor& acceptor, SharedMemory shared_memory,
+                                     Exposure exposure, const ListenOptions& options) {
+  resolve(local_address(socket.get()), exposure);  // for its check of the exposure
   return std::make_unique<TcpListener>(loop, std::move(socket), acceptor, shared_memory, options);
 }
 

@@ -20,7 +20,9 @@ constexpr int kKeepaliveIdle_s = 1;
 constexpr int kKeepaliveInterval_s = 1;
 constexpr int kKeepaliveProbes = 3;
 
-void set_option(int socket, int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof(value)); }
+void set_option(int socket, int level, int option, int value) {
+  ::setsockopt(socket, level, option, &value, sizeof(value));
+}
 
 Fd open_listening(const SocketAddress& where) {
   Fd socket(::socket(where.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -77,9 +79,10 @@ std::vector<SocketAddress> resolve(const Address& address, Exposure exposure) {
   }
   ::freeaddrinfo(found);
   for (const auto& one : result) {
-    DOWNPOUR_CHECK_AS(AuthError, exposure == Exposure::kInsecure || one.is_loopback(), one.address().text(),
-                      " is not a loopback address, and connections off this machine have no key yet: anyone who reaches the port "
-                      "could read and change the parameters; use 127.0.0.1, or say --insecure on a network you trust");
+    DOWNPOUR_CHECK_AS(
+        AuthError, exposure == Exposure::kInsecure || one.is_loopback(), one.address().text(),
+        " is not a loopback address, and connections off this machine have no key yet: anyone who reaches the port "
+        "could read and change the parameters; use 127.0.0.1, or say --insecure on a network you trust");
   }
   return result;
 }
@@ -94,7 +97,8 @@ void tune(int socket) {
 
 void give_up_unacknowledged_after(int socket, Duration silence) {
   const auto limit = std::chrono::ceil<std::chrono::milliseconds>(silence).count();
-  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min<std::int64_t>(limit, std::numeric_limits<int>::max())));
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT,
+             static_cast<int>(std::min<std::int64_t>(limit, std::numeric_limits<int>::max())));
 }
 
 bool is_connected_to_itself(int socket) {
@@ -115,8 +119,9 @@ Fd bind_socket(const Address& address, Exposure exposure) {
     }
     error = errno;
   }
-  throw CommError(concat("cannot listen at ", address.text(), ": ", system_reason(error),
-                         error == EADDRINUSE ? "; another process has the port: choose another one with --port, or 0 for any" : ""));
+  throw CommError(concat(
+      "cannot listen at ", address.text(), ": ", system_reason(error),
+      error == EADDRINUSE ? "; another process has the port: choose another one with --port, or 0 for any" : ""));
 }
 
 Address local_address(int socket) {
@@ -153,8 +158,8 @@ bool HandshakeReader::fill(int socket, std::size_t until) {
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       return false;
     }
-    DOWNPOUR_CHECK_AS(PeerLostError, got > 0, "the connection ended during the handshake: ",
-                      got == 0 ? "end of file" : system_reason(errno));
+    DOWNPOUR_CHECK_AS(PeerLostError, got > 0,
+                      "the connection ended during the handshake: ", got == 0 ? "end of file" : system_reason(errno));
     filled_ += static_cast<std::size_t>(got);
   }
   return true;
@@ -163,8 +168,9 @@ bool HandshakeReader::fill(int socket, std::size_t until) {
 void send_handshake(int socket, FrameType type, Bytes body) {
   const auto frame = handshake_frame(type, body);
   const ssize_t sent = ::send(socket, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  DOWNPOUR_CHECK_AS(PeerLostError, sent == static_cast<ssize_t>(frame.size()), "the connection ended during the handshake: ",
-                    sent < 0 ? system_reason(errno) : "the socket takes no more");
+  DOWNPOUR_CHECK_AS(
+      PeerLostError, sent == static_cast<ssize_t>(frame.size()),
+      "the connection ended during the handshake: ", sent < 0 ? system_reason(errno) : "the socket takes no more");
 }
 
 }  // namespace downpour::transport

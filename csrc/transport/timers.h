@@ -16,7 +16,7 @@ class Timers {
   using Callback = std::function<void()>;
 
   std::uint64_t add(TimePoint when, Callback callback);
-  void cancel(std::uint64_t id);              // unknown or taken: no effect
+  void cancel(std::uint64_t id);  // unknown or taken: no effect
   std::optional<TimePoint> next() const;
   std::uint64_t newest() const { return newest_; }
   // Takes out the first one due at `now`, of those made no later than `newest`: callbacks that set a timer for now do not

@@ -18,9 +18,10 @@ Window::Window(std::uint64_t size_bytes) {
   void* memory = size_bytes <= std::numeric_limits<std::ptrdiff_t>::max()
                      ? ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                      : MAP_FAILED;
-  DOWNPOUR_CHECK_AS(CommError, memory != MAP_FAILED, "a window of ", size_bytes, " bytes was refused: ", std::strerror(errno));
+  DOWNPOUR_CHECK_AS(CommError, memory != MAP_FAILED, "a window of ", size_bytes,
+                    " bytes was refused: ", std::strerror(errno));
   bytes_ = {static_cast<std::byte*>(memory), size_bytes};
-  ::madvise(memory, size_bytes, MADV_HUGEPAGE);   // fewer first touches; no matter when the system does not
+  ::madvise(memory, size_bytes, MADV_HUGEPAGE);  // fewer first touches; no matter when the system does not
 }
 
 Window::Window(Window&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}

@@ -10,7 +10,7 @@ namespace downpour::transport {
 class Window {
  public:
   Window() = default;
-  explicit Window(std::uint64_t size_bytes);   // Errors: CommError that says how many bytes were refused
+  explicit Window(std::uint64_t size_bytes);  // Errors: CommError that says how many bytes were refused
   Window(Window&& other) noexcept;
   Window& operator=(Window&& other) noexcept;
   ~Window();

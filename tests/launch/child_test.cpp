@@ -61,7 +61,8 @@ TEST(Child, RunsWhileItRuns) {
 }
 
 TEST(Child, LeadsItsOwnSessionAndGroup) {
-  const std::string text = output_of(shell("ps -o pid=,pgid=,sid= -p $$ 2>/dev/null || cut -d' ' -f1,5,6 /proc/$$/stat"));
+  const std::string text =
+      output_of(shell("ps -o pid=,pgid=,sid= -p $$ 2>/dev/null || cut -d' ' -f1,5,6 /proc/$$/stat"));
   int pid = 0;
   int group = 0;
   int session = 0;
@@ -115,7 +116,9 @@ TEST(Child, WhatIsLeftOfItsGroupAndSessionDiesWithIt) {
 }
 
 TEST(Child, AProgramThatCannotStartIsAnErrorThatSaysWhy) {
-  for (const auto& [program, reason] : {std::pair{"/no/such/program", "no such file"}, {"/etc/passwd", "permission denied"}, {"/", "ermission denied"}}) {
+  for (const auto& [program, reason] : {std::pair{"/no/such/program", "no such file"},
+                                        {"/etc/passwd", "permission denied"},
+                                        {"/", "ermission denied"}}) {
     ChildSpec spec;
     spec.program = program;
     spec.arguments = {program};

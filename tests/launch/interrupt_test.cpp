@@ -13,9 +13,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // A worker that reacts to signals although its shell waits for a child.
-const char* const kWaiter = "trap 'echo got INT; exit 0' INT; trap 'echo got TERM; exit 5' TERM; trap 'echo got HUP; exit 0' HUP;"
-                            "trap 'echo got USR1' USR1; trap 'echo got USR2' USR2; sleep 1000 & echo ready;"
-                            "while true; do wait; done";
+const char* const kWaiter =
+    "trap 'echo got INT; exit 0' INT; trap 'echo got TERM; exit 5' TERM; trap 'echo got HUP; exit 0' HUP;"
+    "trap 'echo got USR1' USR1; trap 'echo got USR2' USR2; sleep 1000 & echo ready;"
+    "while true; do wait; done";
 const char* const kDeaf = "trap '' INT TERM HUP QUIT; echo ready; while true; do sleep 1000; done";
 
 TEST(Interrupt, CtrlCEndsCleanlyWith130) {
@@ -119,7 +120,7 @@ TEST(Interrupt, DuringTheStartIsInTimeToo) {
 
 TEST(Interrupt, WhileARestartIsPendingNothingIsStartedAnyMore) {
   Launched job({"run", "-s", "1", "--max-restarts", "100", "--", "sh", "-c", "echo life $DOWNPOUR_RESTARTS; exit 1"});
-  job.wait_for("life 5");   // pauses are long by now
+  job.wait_for("life 5");  // pauses are long by now
   job.signal_group(SIGINT);
   EXPECT_EQ(job.wait(), 130);
   EXPECT_TRUE(job.all_gone());

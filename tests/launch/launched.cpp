@@ -138,7 +138,8 @@ void Launched::type(const std::string& text) const {
 }
 
 bool Launched::read_some() {
-  pollfd waiting[2] = {{.fd = out_pipe_.get(), .events = POLLIN, .revents = 0}, {.fd = err_pipe_.get(), .events = POLLIN, .revents = 0}};
+  pollfd waiting[2] = {{.fd = out_pipe_.get(), .events = POLLIN, .revents = 0},
+                       {.fd = err_pipe_.get(), .events = POLLIN, .revents = 0}};
   if (!out_pipe_ && !err_pipe_) {
     return false;
   }

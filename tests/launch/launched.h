@@ -17,13 +17,14 @@ enum class Stage { kPipes, kTerminal };
 // Every wait ends in a test failure after kPatience.
 class Launched {
  public:
-  explicit Launched(std::vector<std::string> arguments, Stage stage = Stage::kPipes, std::vector<std::string> variables = {});
+  explicit Launched(std::vector<std::string> arguments, Stage stage = Stage::kPipes,
+                    std::vector<std::string> variables = {});
   ~Launched();
 
   pid_t pid() const { return child_->pid(); }
-  void signal(int number) const;                   // to the launcher alone
-  void signal_group(int number) const;             // as a terminal does it
-  void type(const std::string& text) const;        // on the terminal
+  void signal(int number) const;             // to the launcher alone
+  void signal_group(int number) const;       // as a terminal does it
+  void type(const std::string& text) const;  // on the terminal
   // Reads until `text` has appeared `times` times, on either channel.
   void wait_for(const std::string& text, int times = 1);
   // Reads to the end. The launcher's exit code as a shell sees it; -1 when it did not come in time.
@@ -35,14 +36,14 @@ class Launched {
   std::vector<pid_t> alive() const;
   // Waits until nobody is alive any more; false when somebody still is.
   bool all_gone() const;
-  int working_process() const;                     // the launcher's second process
+  int working_process() const;  // the launcher's second process
 
  private:
   void connect_pipes(ChildSpec& spec, std::vector<Fd>& kept);
   void connect_terminal(ChildSpec& spec, std::vector<Fd>& kept);
-  bool read_some();                                // false at the end of both channels, or out of patience
+  bool read_some();  // false at the end of both channels, or out of patience
 
-  RunFolder temporary_;                            // TMPDIR of the job
+  RunFolder temporary_;  // TMPDIR of the job
   std::string mark_;
   std::optional<Child> child_;
   Fd out_pipe_;
@@ -63,8 +64,8 @@ Finish launch(const std::vector<std::string>& arguments, const std::vector<std::
 // A FIFO at which a test program waits until the test lets it through.
 class Gate {
  public:
-  explicit Gate(const std::string& path);          // makes it
-  void let_through() const;                        // one waiter, now or later
+  explicit Gate(const std::string& path);  // makes it
+  void let_through() const;                // one waiter, now or later
 
  private:
   Fd fifo_;
@@ -73,7 +74,7 @@ class Gate {
 // Waits for its end and reaps it.
 Ended wait_for(Child& child);
 
-std::string test_program(const std::string& name);       // of tests/launch/programs
-std::string read_file(const std::string& path);          // empty when it is not there
+std::string test_program(const std::string& name);  // of tests/launch/programs
+std::string read_file(const std::string& path);     // empty when it is not there
 
 }  // namespace downpour::launch

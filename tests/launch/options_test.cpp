@@ -49,10 +49,47 @@ TEST(Options, WhatFollowsTheDashesIsTheProgramsOwn) {
 }
 
 TEST(Options, EveryFlagReachesItsField) {
-  const RunOptions options = run({"-s", "2", "-w", "3", "--grace", "0.5", "--run-folder", "/a", "--keep", "--json", "-", "--log-dir", "/b", "--tee",
-                                  "0", "--redirect", "1", "--filter", "workers", "--prefix", "{rank}:", "--threads", "5", "--address", "::1",
-                                  "--port", "4000", "--insecure", "--gdb", "2", "-x", "A=1", "--env", "B", "--silence", "7",
-                                  "--snapshot-interval", "60", "-q", "--", "p"});
+  const RunOptions options = run({"-s",
+                                  "2",
+                                  "-w",
+                                  "3",
+                                  "--grace",
+                                  "0.5",
+                                  "--run-folder",
+                                  "/a",
+                                  "--keep",
+                                  "--json",
+                                  "-",
+                                  "--log-dir",
+                                  "/b",
+                                  "--tee",
+                                  "0",
+                                  "--redirect",
+                                  "1",
+                                  "--filter",
+                                  "workers",
+                                  "--prefix",
+                                  "{rank}:",
+                                  "--threads",
+                                  "5",
+                                  "--address",
+                                  "::1",
+                                  "--port",
+                                  "4000",
+                                  "--insecure",
+                                  "--gdb",
+                                  "2",
+                                  "-x",
+                                  "A=1",
+                                  "--env",
+                                  "B",
+                                  "--silence",
+                                  "7",
+                                  "--snapshot-interval",
+                                  "60",
+                                  "-q",
+                                  "--",
+                                  "p"});
   EXPECT_EQ(options.servers, 2);
   EXPECT_EQ(options.grace, std::chrono::milliseconds(500));
   EXPECT_EQ(options.run_folder, "/a");
@@ -112,7 +149,8 @@ TEST(Options, UnknownCommandsAreNamed) {
 }
 
 TEST(Options, HelpAndVersionAreNoMistakes) {
-  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"--help"}, {"run", "--help"}, {"serve", "-h"}, {"--version"}}) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"--help"}, {"run", "--help"}, {"serve", "-h"}, {"--version"}}) {
     const Command command = parse_command(arguments);
     const auto* answer = std::get_if<Answer>(&command);
     ASSERT_NE(answer, nullptr);
@@ -128,7 +166,8 @@ TEST(Options, ServeNeedsWhatServerZeroPrinted) {
   EXPECT_THAT(mistake({"serve", "--index", "2", "--servers", "2"}), HasSubstr("--servers is 2"));
   EXPECT_THAT(mistake({"serve", "--servers", "2"}), HasSubstr("--endpoints"));
   EXPECT_THAT(mistake({"serve", "--job", "xyz"}), HasSubstr("--job"));
-  const auto command = parse_command({"serve", "--servers", "2", "--endpoints", "a:1,b:2", "--job", "00ff", "--address", "a:1"});
+  const auto command =
+      parse_command({"serve", "--servers", "2", "--endpoints", "a:1,b:2", "--job", "00ff", "--address", "a:1"});
   const auto& options = std::get<ServeOptions>(command);
   EXPECT_THAT(options.endpoints, ElementsAre("a:1", "b:2"));
   EXPECT_EQ(options.job, 255u);

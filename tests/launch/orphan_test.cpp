@@ -73,7 +73,8 @@ TEST_F(Orphans, L5_KillingItsWorkingProcessEndsEverything) {
 
 TEST_F(Orphans, L5_KillingTheWholeGroupEndsServersAndWorkers) {
   // The kernel does it (parent-death signal): nobody of ours is left to help.
-  Launched job({"run", "-s", "2", "-w", "2", "--", "sh", "-c", "trap '' TERM INT HUP; echo ready; while true; do read x; done < /dev/zero"});
+  Launched job({"run", "-s", "2", "-w", "2", "--", "sh", "-c",
+                "trap '' TERM INT HUP; echo ready; while true; do read x; done < /dev/zero"});
   job.wait_for("[worker 0] ready");
   job.wait_for("[worker 1] ready");
   job.signal_group(SIGKILL);
@@ -84,7 +85,7 @@ TEST_F(Orphans, L5_AtAnyMoment) {
   for (int round = 0; round < 20; ++round) {
     Launched job({"run", "-q", "-s", "1", "-w", "2", "--", "sh", "-c", "exec sleep 1000"});
     if (round % 2 == 1) {
-      job.signal(SIGSTOP);   // so that the other half is killed at a later stage
+      job.signal(SIGSTOP);  // so that the other half is killed at a later stage
       job.signal(SIGCONT);
     }
     job.signal(SIGKILL);
@@ -93,7 +94,9 @@ TEST_F(Orphans, L5_AtAnyMoment) {
 }
 
 TEST_F(Orphans, L4_AFloodOfShortLivedOrphansIsReaped) {
-  Launched job({"run", "-q", "--", "sh", "-c", "i=0; while [ $i -lt 200 ]; do (true &); i=$((i+1)); done; ps -e -o stat= -o ppid= | grep -c '^Z' ; true"});
+  Launched job(
+      {"run", "-q", "--", "sh", "-c",
+       "i=0; while [ $i -lt 200 ]; do (true &); i=$((i+1)); done; ps -e -o stat= -o ppid= | grep -c '^Z' ; true"});
   EXPECT_EQ(job.wait(), 0);
   EXPECT_TRUE(job.alive().empty());
 }

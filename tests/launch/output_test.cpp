@@ -209,7 +209,7 @@ TEST_F(OutputTest, ProgressLinesAreErasedBeforeOutputAndRedrawnAfterIt) {
   open({.area = true, .area_below_out = false});
   output_->show({"step 1", "step 2"});
   Fd pipe = add({.who = worker(0), .channel = Channel::kError});
-  finish();   // empties the queue: the area is drawn, then erased
+  finish();  // empties the queue: the area is drawn, then erased
   output_->show({"step 3"});
   output_->say("note\n");
   pipe.reset();

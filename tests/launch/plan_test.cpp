@@ -21,8 +21,12 @@ struct Case {
     plan.job = 0xabc;
     plan.run_folder = "/run";
     plan.user = user_variables(options, user);
-    plan.endpoints = {.coordinator = "127.0.0.1:1", .master_address = "127.0.0.1", .master_port = 2, .master_fd = 9,
-                      .servers = {"127.0.0.1:3", "127.0.0.1:4"}, .server_fds = {10, 11}};
+    plan.endpoints = {.coordinator = "127.0.0.1:1",
+                      .master_address = "127.0.0.1",
+                      .master_port = 2,
+                      .master_fd = 9,
+                      .servers = {"127.0.0.1:3", "127.0.0.1:4"},
+                      .server_fds = {10, 11}};
     plan_threads(options, 8, plan);
   }
   std::vector<std::string> of(Target who, int life = 0) const { return variables_of(options, plan, who, life); }
@@ -30,10 +34,11 @@ struct Case {
 
 TEST(Plan, AWorkerGetsTorchrunsNamesAndOurs) {
   const auto variables = Case().of(worker(1), 2);
-  for (const char* entry : {"RANK=1", "LOCAL_RANK=1", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=2",
-                            "DOWNPOUR_ROLE=worker", "DOWNPOUR_SERVERS=1", "DOWNPOUR_SERVER_ENDPOINTS=127.0.0.1:3,127.0.0.1:4",
-                            "DOWNPOUR_COORDINATOR=127.0.0.1:1", "DOWNPOUR_JOB=0000000000000abc", "DOWNPOUR_RESTARTS=2",
-                            "DOWNPOUR_RUN_FOLDER=/run", "PATH=/bin"}) {
+  for (const char* entry :
+       {"RANK=1", "LOCAL_RANK=1", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=2",
+        "DOWNPOUR_ROLE=worker", "DOWNPOUR_SERVERS=1", "DOWNPOUR_SERVER_ENDPOINTS=127.0.0.1:3,127.0.0.1:4",
+        "DOWNPOUR_COORDINATOR=127.0.0.1:1", "DOWNPOUR_JOB=0000000000000abc", "DOWNPOUR_RESTARTS=2",
+        "DOWNPOUR_RUN_FOLDER=/run", "PATH=/bin"}) {
     EXPECT_THAT(variables, Contains(entry));
   }
 }
@@ -74,7 +79,9 @@ TEST(Plan, ThreadsAreCoresPerWorkerUnlessTheUserSaysOtherwise) {
 }
 
 TEST(Plan, WhatAnotherLauncherLeftIsForgotten) {
-  const Case inherited(2, 1, Variables(std::vector<std::string>{"RANK=7", "DOWNPOUR_MASTER_FD=3", "TORCHELASTIC_USE_AGENT_STORE=True", "MY=1"}));
+  const Case inherited(2, 1,
+                       Variables(std::vector<std::string>{"RANK=7", "DOWNPOUR_MASTER_FD=3",
+                                                          "TORCHELASTIC_USE_AGENT_STORE=True", "MY=1"}));
   EXPECT_THAT(inherited.of(worker(1)), Not(Contains(StartsWith("TORCHELASTIC"))));
   EXPECT_THAT(inherited.of(worker(1)), Not(Contains(StartsWith("DOWNPOUR_MASTER_FD"))));
   EXPECT_THAT(inherited.of(worker(1)), Contains("MY=1"));

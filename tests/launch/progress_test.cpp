@@ -32,7 +32,8 @@ TEST(Progress, ManyWorkersEndInACount) {
 }
 
 TEST(Progress, TheLogLineSumsUp) {
-  EXPECT_EQ(progress_line(two_workers()), "1,576 samples/s, steps 1,200 to 1,234, mean loss 0.4312, staleness 0.6 (2 workers)");
+  EXPECT_EQ(progress_line(two_workers()),
+            "1,576 samples/s, steps 1,200 to 1,234, mean loss 0.4312, staleness 0.6 (2 workers)");
   EXPECT_THAT(progress_line({{0, {.step = 5, .loss = std::nullopt}}}), HasSubstr("step 5, staleness"));
   EXPECT_THAT(progress_line({{0, {.step = 5, .loss = std::nullopt}}}), Not(HasSubstr("loss")));
 }

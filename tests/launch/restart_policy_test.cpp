@@ -23,10 +23,8 @@ std::string describe(const Failed& one) {
   switch (one.consequence) {
     case Failed::Consequence::kRestart:
       return concat(to_text(one.who), " failed, restart ", one.restart, " of ", one.allowed);
-    case Failed::Consequence::kEndsJob:
-      return concat(to_text(one.who), " failed, ends the job");
-    default:
-      return concat(to_text(one.who), " failed too");
+    case Failed::Consequence::kEndsJob: return concat(to_text(one.who), " failed, ends the job");
+    default: return concat(to_text(one.who), " failed too");
   }
 }
 
@@ -66,8 +64,8 @@ class RestartPolicyTest : public ::testing::Test {
 
 TEST_F(RestartPolicyTest, StartsServersBeforeWorkers) {
   options_.workers = options_.servers = 2;
-  EXPECT_THAT(describe(RestartPolicy(options_).begin()),
-              ElementsAre("start server 0 life 0", "start server 1 life 0", "start worker 0 life 0", "start worker 1 life 0"));
+  EXPECT_THAT(describe(RestartPolicy(options_).begin()), ElementsAre("start server 0 life 0", "start server 1 life 0",
+                                                                     "start worker 0 life 0", "start worker 1 life 0"));
 }
 
 TEST_F(RestartPolicyTest, SuccessOfAllWorkersReleasesTheServersAndTheirEndEndsTheJob) {
@@ -152,7 +150,8 @@ TEST_F(RestartPolicyTest, WithoutServersAnyDeathRestartsAll) {
   exits(worker(2), 0);
   EXPECT_THAT(exits(worker(0), 1), ElementsAre("worker 0 failed, restart 1 of 3", "SIGTERM to worker 1"));
   EXPECT_THAT(dies(worker(1), SIGTERM), IsEmpty()) << "the pause is not over";
-  EXPECT_THAT(wait(), ElementsAre("round 1", "start worker 0 life 1", "start worker 1 life 1", "start worker 2 life 1"));
+  EXPECT_THAT(wait(),
+              ElementsAre("round 1", "start worker 0 life 1", "start worker 1 life 1", "start worker 2 life 1"));
 }
 
 TEST_F(RestartPolicyTest, ARestartOfAllWaitsForSurvivorsAndKillsThemAfterTheGraceTime) {

@@ -57,13 +57,16 @@ class RunTest : public ::testing::Test {
 // ---- L1, L3, L12: what a process is given ------------------------------------------------------------------------------
 
 TEST_F(RunTest, L1_EveryProcessKnowsItsPlace) {
-  const Finish finish = launch({"run", "-s", "2", "-w", "3", "--", "sh", "-c", "echo $RANK $LOCAL_RANK $WORLD_SIZE $DOWNPOUR_ROLE $DOWNPOUR_SERVERS"});
+  const Finish finish = launch({"run", "-s", "2", "-w", "3", "--", "sh", "-c",
+                                "echo $RANK $LOCAL_RANK $WORLD_SIZE $DOWNPOUR_ROLE $DOWNPOUR_SERVERS"});
   EXPECT_EQ(finish.exit_code, 0) << finish.err;
-  EXPECT_THAT(sorted_lines(finish.out), ::testing::ElementsAre("[worker 0] 0 0 3 worker 2", "[worker 1] 1 1 3 worker 2", "[worker 2] 2 2 3 worker 2"));
+  EXPECT_THAT(sorted_lines(finish.out), ::testing::ElementsAre("[worker 0] 0 0 3 worker 2", "[worker 1] 1 1 3 worker 2",
+                                                               "[worker 2] 2 2 3 worker 2"));
 }
 
 TEST_F(RunTest, L1_OneWorkerNoServerIsTheDefaultAndHasNoPrefix) {
-  EXPECT_EQ(launch({"run", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE, $DOWNPOUR_SERVERS servers"}).out, "0 of 1, 0 servers\n");
+  EXPECT_EQ(launch({"run", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE, $DOWNPOUR_SERVERS servers"}).out,
+            "0 of 1, 0 servers\n");
 }
 
 TEST_F(RunTest, L2_LinksNeitherLibTorchNorPython) {
@@ -74,7 +77,8 @@ TEST_F(RunTest, L2_LinksNeitherLibTorchNorPython) {
 }
 
 TEST_F(RunTest, L3_TheRendezvousSocketIsInheritedByRankZeroAlone) {
-  const Finish finish = launch({"run", "-w", "2", "--", "sh", "-c", "readlink /proc/self/fd/${DOWNPOUR_MASTER_FD:-none} || echo none"});
+  const Finish finish =
+      launch({"run", "-w", "2", "--", "sh", "-c", "readlink /proc/self/fd/${DOWNPOUR_MASTER_FD:-none} || echo none"});
   EXPECT_EQ(finish.exit_code, 0);
   EXPECT_THAT(finish.out, HasSubstr("[worker 0] socket:["));
   EXPECT_THAT(finish.out, HasSubstr("[worker 1] none"));
@@ -89,7 +93,8 @@ TEST_F(RunTest, L3_ManyJobsStartedAtOnceNeverCollide) {
   std::vector<std::unique_ptr<Launched>> jobs;
   for (int job = 0; job < kJobs; ++job) {
     jobs.push_back(std::make_unique<Launched>(
-        std::vector<std::string>{"run", "-q", "-s", "1", "--tee", "none", "--", "sh", "-c", "echo $MASTER_PORT $DOWNPOUR_COORDINATOR $DOWNPOUR_SERVER_ENDPOINTS"}));
+        std::vector<std::string>{"run", "-q", "-s", "1", "--tee", "none", "--", "sh", "-c",
+                                 "echo $MASTER_PORT $DOWNPOUR_COORDINATOR $DOWNPOUR_SERVER_ENDPOINTS"}));
   }
   for (const auto& job : jobs) {
     EXPECT_EQ(job->wait(), 0) << job->err();
@@ -181,7 +186,8 @@ TEST_F(RunTest, L7_SuccessIs0AndLeavesNoFolder) {
 }
 
 TEST_F(RunTest, L7_TheFirstFailuresCodeIsTheJobs) {
-  const Finish finish = launch({"run", "-w", "3", "--max-restarts", "0", "--", "sh", "-c", "test $RANK = 1 && exit 7; exec sleep 1000"});
+  const Finish finish =
+      launch({"run", "-w", "3", "--max-restarts", "0", "--", "sh", "-c", "test $RANK = 1 && exit 7; exec sleep 1000"});
   EXPECT_EQ(finish.exit_code, 7);
   EXPECT_THAT(finish.err, HasSubstr("worker 1 failed first: exit code 7"));
   EXPECT_THAT(finish.err, Not(HasSubstr("worker 0 failed")));
@@ -192,8 +198,9 @@ TEST_F(RunTest, L7_ADeathBySignalIs128PlusItsNumber) {
 }
 
 TEST_F(RunTest, L8_TheSummaryNamesEverything) {
-  const Finish finish = launch({"run", "--run-folder", run_folder(), "--max-restarts", "0", "--", "sh", "-c",
-                                "i=0; while [ $i -lt 80 ]; do echo line $i >&2; i=$((i+1)); done; printf tail >&2; kill -ABRT $$"});
+  const Finish finish =
+      launch({"run", "--run-folder", run_folder(), "--max-restarts", "0", "--", "sh", "-c",
+              "i=0; while [ $i -lt 80 ]; do echo line $i >&2; i=$((i+1)); done; printf tail >&2; kill -ABRT $$"});
   EXPECT_EQ(finish.exit_code, 134);
   const Json cause = summary()["cause"];
   EXPECT_EQ(cause["role"], "worker");
@@ -211,7 +218,8 @@ TEST_F(RunTest, L8_TheSummaryNamesEverything) {
 }
 
 TEST_F(RunTest, L8_AKillFromOutsideIsToldFromOurOwn) {
-  launch({"run", "--run-folder", run_folder(), "-w", "2", "--max-restarts", "0", "--", "sh", "-c", "test $RANK = 0 && kill -KILL $$; exec sleep 1000"});
+  launch({"run", "--run-folder", run_folder(), "-w", "2", "--max-restarts", "0", "--", "sh", "-c",
+          "test $RANK = 0 && kill -KILL $$; exec sleep 1000"});
   EXPECT_THAT(summary()["cause"]["hint"], HasSubstr("out of memory"));
   EXPECT_EQ(summary()["failures"].size(), 1u) << "the other worker was ended by us, which is no failure";
 }
@@ -219,7 +227,9 @@ TEST_F(RunTest, L8_AKillFromOutsideIsToldFromOurOwn) {
 TEST_F(RunTest, L10_LogsOfFailedRanksStay) {
   const std::string temporary = (folder_.path() / "tmp").string();
   ::mkdir(temporary.c_str(), 0700);
-  const Finish finish = launch({"run", "-w", "2", "--", "sh", "-c", "echo $RANK:$DOWNPOUR_RESTARTS >&2; test $DOWNPOUR_RESTARTS = 1"}, {"TMPDIR=" + temporary});
+  const Finish finish =
+      launch({"run", "-w", "2", "--", "sh", "-c", "echo $RANK:$DOWNPOUR_RESTARTS >&2; test $DOWNPOUR_RESTARTS = 1"},
+             {"TMPDIR=" + temporary});
   EXPECT_EQ(finish.exit_code, 0) << "all recovered";
   ASSERT_FALSE(std::filesystem::is_empty(temporary));
   const auto kept = std::filesystem::directory_iterator(temporary)->path();
@@ -231,7 +241,8 @@ TEST_F(RunTest, L10_LogsOfFailedRanksStay) {
 // ---- L9: output ----------------------------------------------------------------------------------------------------------
 
 TEST_F(RunTest, L9_LinesOfRanksNeverMixWhateverTheWritesAre) {
-  const Finish finish = launch({"run", "-q", "-w", "4", "--prefix", "{role}{rank}|", "--", test_program("printer"), "500", "300"});
+  const Finish finish =
+      launch({"run", "-q", "-w", "4", "--prefix", "{role}{rank}|", "--", test_program("printer"), "500", "300"});
   EXPECT_EQ(finish.exit_code, 0);
   for (const std::string& channel : {finish.out, finish.err}) {
     std::vector<int> next(4, 0);
@@ -259,14 +270,16 @@ TEST_F(RunTest, L9_ThePrefixIsATemplate) {
 }
 
 TEST_F(RunTest, L9_FilterShowsSomeAndLogsAll) {
-  const Finish finish = launch({"run", "-w", "3", "--filter", "1", "--run-folder", run_folder(), "--", "sh", "-c", "echo rank $RANK"});
+  const Finish finish =
+      launch({"run", "-w", "3", "--filter", "1", "--run-folder", run_folder(), "--", "sh", "-c", "echo rank $RANK"});
   EXPECT_EQ(finish.out, "[worker 1] rank 1\n");
   EXPECT_EQ(read_file(run_folder() + "/logs/worker-2.out"), "rank 2\n");
 }
 
 TEST_F(RunTest, L9_RedirectLogsOnlyAndTeeNoneLogsNothing) {
   const std::string logs = shell_file("logs");
-  const Finish finish = launch({"run", "-w", "2", "--tee", "none", "--redirect", "0", "--log-dir", logs, "--", "sh", "-c", "echo rank $RANK"});
+  const Finish finish = launch(
+      {"run", "-w", "2", "--tee", "none", "--redirect", "0", "--log-dir", logs, "--", "sh", "-c", "echo rank $RANK"});
   EXPECT_EQ(finish.out, "[worker 1] rank 1\n");
   EXPECT_EQ(read_file(logs + "/worker-0.out"), "rank 0\n");
   EXPECT_FALSE(std::filesystem::exists(logs + "/worker-1.out"));
@@ -289,7 +302,8 @@ TEST_F(RunTest, L9_BinaryOutputComesThroughWhole) {
 
 TEST_F(RunTest, L11_WithoutServersAnyDeathRestartsAllAndTheCountIsVisible) {
   const Finish finish = launch({"run", "-w", "2", "--run-folder", run_folder(), "--", "sh", "-c",
-                                "echo life $DOWNPOUR_RESTARTS; test $RANK$DOWNPOUR_RESTARTS = 10 && exit 3; test $DOWNPOUR_RESTARTS = 1 && exit 0; exec sleep 1000"});
+                                "echo life $DOWNPOUR_RESTARTS; test $RANK$DOWNPOUR_RESTARTS = 10 && exit 3; test "
+                                "$DOWNPOUR_RESTARTS = 1 && exit 0; exec sleep 1000"});
   EXPECT_EQ(finish.exit_code, 0) << finish.err;
   EXPECT_THAT(finish.out, HasSubstr("[worker 0] life 1\n"));
   EXPECT_THAT(finish.out, HasSubstr("[worker 1] life 1\n"));
@@ -301,23 +315,28 @@ TEST_F(RunTest, L11_WithServersAWorkerRestartsAlone) {
   const std::string fifo = shell_file("fifo");
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   const Finish finish = launch({"run", "-s", "1", "-w", "2", "--", "sh", "-c",
-                                "echo life $DOWNPOUR_RESTARTS; test $RANK = 0 && read x < " + fifo + " && exit 0; test $DOWNPOUR_RESTARTS = 0 && exit 9; echo go > " + fifo});
+                                "echo life $DOWNPOUR_RESTARTS; test $RANK = 0 && read x < " + fifo +
+                                    " && exit 0; test $DOWNPOUR_RESTARTS = 0 && exit 9; echo go > " + fifo});
   EXPECT_EQ(finish.exit_code, 0) << finish.err;
-  EXPECT_THAT(sorted_lines(finish.out), ::testing::ElementsAre("[worker 0] life 0", "[worker 1] life 0", "[worker 1] life 1"));
+  EXPECT_THAT(sorted_lines(finish.out),
+              ::testing::ElementsAre("[worker 0] life 0", "[worker 1] life 0", "[worker 1] life 1"));
   EXPECT_THAT(finish.err, HasSubstr("restarts   worker 1: 1"));
 }
 
 TEST_F(RunTest, L11_RestartsEndWithTheLimit) {
-  const Finish finish = launch({"run", "-s", "1", "--max-worker-restarts", "2", "--", "sh", "-c", "echo life $DOWNPOUR_RESTARTS; exit 4"});
+  const Finish finish = launch(
+      {"run", "-s", "1", "--max-worker-restarts", "2", "--", "sh", "-c", "echo life $DOWNPOUR_RESTARTS; exit 4"});
   EXPECT_EQ(finish.exit_code, 4);
-  EXPECT_THAT(sorted_lines(finish.out), ::testing::ElementsAre("[worker 0] life 0", "[worker 0] life 1", "[worker 0] life 2"));
+  EXPECT_THAT(sorted_lines(finish.out),
+              ::testing::ElementsAre("[worker 0] life 0", "[worker 0] life 1", "[worker 0] life 2"));
   EXPECT_THAT(finish.err, HasSubstr("--max-restarts"));
 }
 
 // ---- L15: events -------------------------------------------------------------------------------------------------------------
 
 TEST_F(RunTest, L15_TheEventStreamHasStandardOutputToItself) {
-  const Finish finish = launch({"run", "-s", "1", "-w", "1", "--json", "-", "--", "sh", "-c", "echo printed; test $DOWNPOUR_RESTARTS = 1"});
+  const Finish finish = launch(
+      {"run", "-s", "1", "-w", "1", "--json", "-", "--", "sh", "-c", "echo printed; test $DOWNPOUR_RESTARTS = 1"});
   EXPECT_EQ(finish.exit_code, 0) << finish.err;
   EXPECT_THAT(finish.err, HasSubstr("[worker 0] printed\n"));
   std::vector<std::string> story;
@@ -327,8 +346,8 @@ TEST_F(RunTest, L15_TheEventStreamHasStandardOutputToItself) {
       story.push_back(name + (event.contains("role") ? " " + event["role"].get<std::string>() : ""));
     }
   }
-  EXPECT_THAT(story, ::testing::ElementsAre("start server", "start worker", "exit worker", "restart worker", "start worker", "exit worker",
-                                            "exit server", "end"));
+  EXPECT_THAT(story, ::testing::ElementsAre("start server", "start worker", "exit worker", "restart worker",
+                                            "start worker", "exit worker", "exit server", "end"));
 }
 
 TEST_F(RunTest, L15_TheEventStreamMayBeAFile) {

@@ -40,14 +40,14 @@ class Servers : public ::testing::Test {
 
   RunFolder folder_{"", ::testing::TempDir()};
   std::string fifo_ = (folder_.path() / "fifo").string();
-  Gate gates_[2] = {Gate(fifo_ + ".0"), Gate(fifo_ + ".1")};   // where the workers wait half-way
+  Gate gates_[2] = {Gate(fifo_ + ".0"), Gate(fifo_ + ".1")};  // where the workers wait half-way
 };
 
 TEST_F(Servers, TwoWorkersTrainAndTheSummaryAddsUp) {
   const auto job = train({"-s", "2", "-w", "2"});
   job->wait_for("[worker 0] half-way");
   job->wait_for("[worker 1] half-way");
-  job->wait_for("\"event\":\"progress\"");   // beats of everybody have come by then
+  job->wait_for("\"event\":\"progress\"");  // beats of everybody have come by then
   gates_[0].let_through();
   gates_[1].let_through();
   EXPECT_EQ(job->wait(), 0) << job->err();
@@ -67,7 +67,7 @@ TEST_F(Servers, AKilledWorkerIsRestartedAndRejoins) {
   job->wait_for("[worker 0] half-way");
   job->wait_for("[worker 1] half-way");
   ::kill(pid_of(*job, "worker", 1), SIGKILL);
-  job->wait_for("[worker 1] half-way", 2);   // its next life trains all 40 steps again
+  job->wait_for("[worker 1] half-way", 2);  // its next life trains all 40 steps again
   gates_[0].let_through();
   gates_[1].let_through();
   EXPECT_EQ(job->wait(), 0) << job->err();
@@ -75,7 +75,7 @@ TEST_F(Servers, AKilledWorkerIsRestartedAndRejoins) {
   EXPECT_EQ(summary()["restarts"][0]["role"], "worker");
 }
 
-TEST_F(Servers, DISABLED_AKilledServerKeepsItsPortAndTheWorkersGoOn) {
+TEST_F(Servers, AKilledServerKeepsItsPortAndTheWorkersGoOn) {
   const auto job = train({"-s", "2", "-w", "1", "--snapshot-interval", "0.05"});
   job->wait_for("half-way");
   const int killed = pid_of(*job, "server", 0);
@@ -83,12 +83,13 @@ TEST_F(Servers, DISABLED_AKilledServerKeepsItsPortAndTheWorkersGoOn) {
   job->wait_for("server 0: killed by SIGKILL");
   gates_[0].let_through();
   EXPECT_EQ(job->wait(), 0) << job->err();
-  EXPECT_THAT(job->err(), HasSubstr("value 40\n")) << "nothing is lost or doubled: the snapshot, and replay for the rest";
+  EXPECT_THAT(job->err(), HasSubstr("value 40\n"))
+      << "nothing is lost or doubled: the snapshot, and replay for the rest";
   EXPECT_NE(pid_of(*job, "server", 0), killed);
   EXPECT_EQ(summary()["restarts"][0]["role"], "server");
 }
 
-TEST_F(Servers, DISABLED_ASilentServerIsKilledAndRestarted) {
+TEST_F(Servers, ASilentServerIsKilledAndRestarted) {
   const auto job = train({"-s", "1", "-w", "1", "--silence", "1"});
   job->wait_for("half-way");
   ::kill(pid_of(*job, "server", 0), SIGSTOP);
@@ -119,7 +120,7 @@ TEST_F(Servers, CtrlCLeavesASnapshot) {
   EXPECT_FALSE(std::filesystem::is_empty(snapshots)) << job->err();
 }
 
-TEST_F(Servers, DISABLED_AServerMayDieAgainAndAgain) {
+TEST_F(Servers, AServerMayDieAgainAndAgain) {
   const auto job = train({"-s", "1", "-w", "1", "--max-restarts", "20"});
   job->wait_for("half-way");
   for (int death = 0; death < 5; ++death) {

@@ -13,9 +13,18 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 FailureRecord failure(Target who, ExitStatus status, Failed::Consequence consequence) {
-  FailureRecord record{.who = who, .life = 0, .pid = 4242, .host = "box", .when = WallTime(std::chrono::seconds(1)),
-                       .after = std::chrono::milliseconds(12300), .status = status, .consequence = consequence, .peak_memory_bytes = 3'200'000'000,
-                       .hint = "", .last_errors = {}, .log = "/run/logs/x.err"};
+  FailureRecord record{.who = who,
+                       .life = 0,
+                       .pid = 4242,
+                       .host = "box",
+                       .when = WallTime(std::chrono::seconds(1)),
+                       .after = std::chrono::milliseconds(12300),
+                       .status = status,
+                       .consequence = consequence,
+                       .peak_memory_bytes = 3'200'000'000,
+                       .hint = "",
+                       .last_errors = {},
+                       .log = "/run/logs/x.err"};
   for (int line = 0; line < 50; ++line) {
     record.last_errors.push_back("line " + std::to_string(line));
   }

@@ -53,8 +53,8 @@ Tensor parameter(Tensor tensor) { return tensor.requires_grad_(true); }
 TEST(Trainable, IndexesAModuleInOrderSharedOnceFrozenNot) {
   const auto net = std::make_shared<SharedNet>();
   const Trainable trainable = Trainable::of(*net);
-  EXPECT_THAT(names(trainable), ::testing::UnorderedElementsAre("empty", "first.weight", "first.bias", "second.weight", "again.bias",
-                                                                "norm.weight", "norm.bias"));
+  EXPECT_THAT(names(trainable), ::testing::UnorderedElementsAre("empty", "first.weight", "first.bias", "second.weight",
+                                                                "again.bias", "norm.weight", "norm.bias"));
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < trainable.size(); ++i) {
     EXPECT_EQ(trainable[i].offset, offset);
@@ -85,7 +85,8 @@ TEST(Trainable, ListsFloatingPointBuffersApart) {
 TEST(Trainable, RefusesWhatCannotBeTrainedByName) {
   const auto refuse = [](Tensor tensor) { return message_of([&] { Trainable({{"weight", tensor}}); }); };
   EXPECT_THAT(refuse(Tensor()), HasSubstr("'weight': expected a tensor"));
-  EXPECT_THAT(refuse(parameter(torch::zeros({2}, torch::kHalf))), HasSubstr("'weight': expected dtype float32 or float64, found Half"));
+  EXPECT_THAT(refuse(parameter(torch::zeros({2}, torch::kHalf))),
+              HasSubstr("'weight': expected dtype float32 or float64, found Half"));
   EXPECT_THAT(refuse(torch::zeros({2}, torch::kInt)), HasSubstr("'weight': expected dtype"));
   EXPECT_THAT(refuse(parameter(torch::zeros({2, 2}).to_sparse())), HasSubstr("'weight': expected a dense tensor"));
   EXPECT_THAT(refuse(torch::zeros({2})), HasSubstr("'weight': does not require grad"));
@@ -99,9 +100,14 @@ TEST(Trainable, RefusesWhatCannotBeTrainedByName) {
 // Any part of any layout: every range of the flattened order lands where a contiguous tensor would have it.
 TEST(Trainable, CopiesEveryRangeIntoEveryLayout) {
   const Tensor base = torch::zeros({4, 3, 5});
-  const std::vector<Tensor> layouts = {base.clone(), base.clone().transpose(0, 2), torch::zeros({4, 6, 5}).slice(1, 0, 6, 2),
-                                       torch::zeros({2, 3, 4, 5}).to(torch::MemoryFormat::ChannelsLast), torch::zeros({7}),
-                                       torch::zeros({}), torch::zeros({0, 2}), torch::zeros({5, 4}, torch::kDouble).t()};
+  const std::vector<Tensor> layouts = {base.clone(),
+                                       base.clone().transpose(0, 2),
+                                       torch::zeros({4, 6, 5}).slice(1, 0, 6, 2),
+                                       torch::zeros({2, 3, 4, 5}).to(torch::MemoryFormat::ChannelsLast),
+                                       torch::zeros({7}),
+                                       torch::zeros({}),
+                                       torch::zeros({0, 2}),
+                                       torch::zeros({5, 4}, torch::kDouble).t()};
   for (const Tensor& layout : layouts) {
     Tensor tensor = parameter(layout.detach());
     Trainable trainable({{"p", tensor}});
@@ -117,7 +123,8 @@ TEST(Trainable, CopiesEveryRangeIntoEveryLayout) {
         }
         const char* source = static_cast<const char*>(values.const_data_ptr()) + begin * values.element_size();
         trainable.copy_in(0, begin, count, source);
-        ASSERT_TRUE(torch::equal(tensor.detach().reshape(-1), expected)) << tensor.sizes() << tensor.strides() << begin << " " << count;
+        ASSERT_TRUE(torch::equal(tensor.detach().reshape(-1), expected))
+            << tensor.sizes() << tensor.strides() << begin << " " << count;
         ASSERT_TRUE(torch::equal(trainable.values(0).view(-1), expected));
         ASSERT_EQ(tensor.strides(), strides);
       }

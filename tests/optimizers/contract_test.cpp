@@ -29,7 +29,9 @@ std::string message_of(const Action& action) {
   return "no error";
 }
 
-void backward(testing::Mlp& net, std::int64_t batch = 0) { testing::loss_of(net, testing::make_batch(batch)).backward(); }
+void backward(testing::Mlp& net, std::int64_t batch = 0) {
+  testing::loss_of(net, testing::make_batch(batch)).backward();
+}
 
 struct CountingHook : compat::PostAccumulateHook {
   explicit CountingHook(int& count) : calls(count) {}
@@ -177,7 +179,8 @@ TEST(Refusals, ChangedDtypeAndSparseGradients) {
   const auto net = testing::make_mlp();
   DownpourSGD downpour(*net, SGDOptions(0.1));
   net->first->to(torch::kDouble);
-  EXPECT_THAT(message_of([&] { downpour.step(); }), HasSubstr("'first.weight': its dtype was Float when DownpourSGD was made and is Double"));
+  EXPECT_THAT(message_of([&] { downpour.step(); }),
+              HasSubstr("'first.weight': its dtype was Float when DownpourSGD was made and is Double"));
   net->first->to(torch::kFloat);
   EXPECT_NO_THROW(downpour.step());
 
@@ -189,7 +192,9 @@ TEST(Refusals, ChangedDtypeAndSparseGradients) {
 
 TEST(Refusals, OptionsOutOfRangeByName) {
   const auto net = testing::make_mlp();
-  const auto make = [&](SGDOptions rule, DownpourOptions options) { return message_of([&] { DownpourSGD(*net, rule, options); }); };
+  const auto make = [&](SGDOptions rule, DownpourOptions options) {
+    return message_of([&] { DownpourSGD(*net, rule, options); });
+  };
   EXPECT_THAT(make(SGDOptions(-1), {}), HasSubstr("Invalid learning rate: -1"));
   EXPECT_THAT(make(SGDOptions(1), DownpourOptions().n_push(0)), HasSubstr("n_push: expected at least 1"));
   EXPECT_THAT(make(SGDOptions(1), DownpourOptions().n_fetch(0)), HasSubstr("n_fetch: expected at least 1"));
@@ -198,11 +203,25 @@ TEST(Refusals, OptionsOutOfRangeByName) {
 
   std::vector<torch::optim::OptimizerParamGroup> groups;
   groups.emplace_back(net->parameters(), std::make_unique<torch::optim::AdamOptions>(0.1));
-  EXPECT_THAT(message_of([&] { DownpourSGD(groups, SGDOptions(1)); }), HasSubstr("parameter group 0: its options are not those of SGD"));
+  EXPECT_THAT(message_of([&] { DownpourSGD(groups, SGDOptions(1)); }),
+              HasSubstr("parameter group 0: its options are not those of SGD"));
   std::vector<torch::optim::OptimizerParamGroup> twice;
   twice.emplace_back(net->first->parameters());
   twice.emplace_back(net->parameters());
-  EXPECT_THAT(message_of([&] { DownpourSGD(twice, SGDOptions(1)); }), HasSubstr("'group 1, parameter 0': is in group 0 too"));
+  EXPECT_THAT(message_of([&] { DownpourSGD(twice, SGDOptions(1)); }),
+              HasSubstr("'group 1, parameter 0': is in group 0 too"));
+}
+
+TEST(Refusals, SeveralProcessesOfAnotherLauncher) {
+  ::setenv("RANK", "0", 1);
+  ::setenv("WORLD_SIZE", "2", 1);
+  const auto net = testing::make_mlp();
+  EXPECT_THAT(message_of([&] { DownpourSGD(*net, SGDOptions(0.1)); }),
+              HasSubstr("`downpour run --servers 1 --workers 2 -- program`"));
+  ::setenv("WORLD_SIZE", "many", 1);
+  EXPECT_THAT(message_of([&] { DownpourSGD(*net, SGDOptions(0.1)); }), HasSubstr("WORLD_SIZE"));
+  ::unsetenv("RANK");
+  ::unsetenv("WORLD_SIZE");
 }
 
 TEST(Refusals, StepAfterFinish) {

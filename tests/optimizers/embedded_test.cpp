@@ -20,7 +20,8 @@ using torch::optim::SGDOptions;
 
 std::vector<SGDOptions> sgd_variants() {
   return {SGDOptions(0.1), SGDOptions(0.1).weight_decay(0.01), SGDOptions(0.05).momentum(0.9),
-          SGDOptions(0.05).momentum(0.9).dampening(0.3).weight_decay(0.001), SGDOptions(0.05).momentum(0.8).nesterov(true)};
+          SGDOptions(0.05).momentum(0.9).dampening(0.3).weight_decay(0.001),
+          SGDOptions(0.05).momentum(0.8).nesterov(true)};
 }
 
 std::vector<torch::optim::OptimizerParamGroup> two_groups(testing::Mlp& net) {
@@ -46,7 +47,8 @@ TEST_P(SgdLoops, EqualTorchBitForBit) {
     DownpourSGD downpour(*ours, options);
     testing::train(*theirs, sgd, GetParam().loop);
     testing::train(*ours, downpour, GetParam().loop);
-    EXPECT_TRUE(testing::bitwise_equal(theirs->parameters(), ours->parameters())) << options.momentum() << options.nesterov();
+    EXPECT_TRUE(testing::bitwise_equal(theirs->parameters(), ours->parameters()))
+        << options.momentum() << options.nesterov();
     EXPECT_EQ(downpour.stats().step, GetParam().loop.steps);
   }
 }
@@ -93,7 +95,8 @@ TEST(Embedded, SgdEqualsTorchForParametersOfEveryKind) {
 }
 
 // Within 4 ulp of max(|p|, |dp|) per update; see csrc/ps/update_rule.h for where the bound comes from.
-void expect_close(const Tensor& theirs, const Tensor& ours, const Tensor& before, std::int64_t updates, const std::string& name) {
+void expect_close(const Tensor& theirs, const Tensor& ours, const Tensor& before, std::int64_t updates,
+                  const std::string& name) {
   const double ulp = theirs.scalar_type() == torch::kDouble ? 0x1p-52 : 0x1p-23;
   const Tensor scale = torch::max(theirs.abs(), (theirs - before).abs()).clamp_min(1e-30).to(torch::kDouble);
   const Tensor distance = (theirs - ours).abs().to(torch::kDouble) / scale;
@@ -132,7 +135,8 @@ void expect_rule_close(const Options& options) {
 
 TEST(Embedded, AdagradEqualsTorchWithinTheStatedBound) {
   expect_rule_close<torch::optim::Adagrad>(AdagradOptions(0.1));
-  expect_rule_close<torch::optim::Adagrad>(AdagradOptions(0.1).weight_decay(0.01).lr_decay(0.1).initial_accumulator_value(0.5));
+  expect_rule_close<torch::optim::Adagrad>(
+      AdagradOptions(0.1).weight_decay(0.01).lr_decay(0.1).initial_accumulator_value(0.5));
 }
 
 TEST(Embedded, AdamEqualsTorchWithinTheStatedBound) {
@@ -151,7 +155,7 @@ TEST(Embedded, TakesAClosure) {
   torch::optim::SGD sgd(theirs->parameters(), SGDOptions(0.1));
   DownpourSGD downpour(*ours, SGDOptions(0.1));
   const auto step = [](testing::Mlp& net, torch::optim::Optimizer& optimizer) {
-    const torch::NoGradGuard no_grad;      // step() switches it on for the closure
+    const torch::NoGradGuard no_grad;  // step() switches it on for the closure
     return optimizer.step([&] {
       optimizer.zero_grad();
       const Tensor loss = testing::loss_of(net, testing::make_batch(0));
@@ -209,11 +213,12 @@ void expect_resumes(const Options& options) {
   testing::train(*net, first, {.steps = 10});
   copy_parameters(*net, *resumed);
   Options other = options;
-  other.lr(123);                            // comes from the archive
+  other.lr(123);  // comes from the archive
   Second second(resumed->parameters(), other);
   move_state(first, second);
   testing::train(*resumed, second, {.steps = 10, .first_batch = 10});
-  if constexpr (std::is_same_v<Options, SGDOptions> || (std::is_same_v<First, DownpourSGD> && std::is_same_v<Second, DownpourSGD>)) {
+  if constexpr (std::is_same_v<Options, SGDOptions> ||
+                (std::is_same_v<First, DownpourSGD> && std::is_same_v<Second, DownpourSGD>)) {
     EXPECT_TRUE(testing::bitwise_equal(whole->parameters(), resumed->parameters()));
   } else {
     for (std::size_t i = 0; i < whole->parameters().size(); ++i) {
@@ -286,7 +291,8 @@ TEST(EmbeddedKnobs, ParametersWaitForThePull) {
 
 TEST(EmbeddedKnobs, LocalStepsBetweenPulls) {
   EXPECT_EQ(walk(DownpourOptions().n_fetch(3).local_lr(0.5), 4), (std::vector<double>{-0.5, -1, -3, -3.5, -4}));
-  EXPECT_EQ(walk(DownpourOptions().n_push(2).n_fetch(2).local_lr(0.5), 4), (std::vector<double>{-0.5, -2, -2.5, -4, -4}));
+  EXPECT_EQ(walk(DownpourOptions().n_push(2).n_fetch(2).local_lr(0.5), 4),
+            (std::vector<double>{-0.5, -2, -2.5, -4, -4}));
 }
 
 TEST(EmbeddedKnobs, MaxGradNormClipsAsTorchDoes) {

@@ -8,6 +8,10 @@
 
 #include <array>
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <sstream>
 #include <stdexcept>
 
@@ -18,9 +22,21 @@ namespace {
 
 constexpr int kPatience_ms = 120'000;
 
+std::string contents(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+pid_t parent_of(pid_t process) {
+  const std::string stat = contents("/proc/" + std::to_string(process) + "/stat");
+  const auto after_name = stat.rfind(')');
+  return after_name == std::string::npos ? -1 : static_cast<pid_t>(std::atoi(stat.c_str() + after_name + 4));
+}
+
 }  // namespace
 
-JobRun::JobRun(const std::vector<std::string>& options, const std::string& program, const std::vector<std::string>& arguments) {
+JobRun::JobRun(const std::vector<std::string>& options, const std::string& program,
+               const std::vector<std::string>& arguments) {
   std::vector<std::string> command = {DOWNPOUR_PROGRAM, "run"};
   command.insert(command.end(), options.begin(), options.end());
   command.insert(command.end(), {"--", DOWNPOUR_TEST_BIN "/" + program});
@@ -49,7 +65,7 @@ JobRun::JobRun(const std::vector<std::string>& options, const std::string& progr
 
 JobRun::~JobRun() {
   if (pid_ > 0) {
-    ::kill(pid_, SIGKILL);   // its own second process ends what it has started
+    ::kill(pid_, SIGKILL);  // its own second process ends what it has started
     ::waitpid(pid_, nullptr, 0);
   }
   ::close(pipe_);
@@ -79,11 +95,23 @@ bool JobRun::wait_for(const std::string& text) {
   return true;
 }
 
+pid_t JobRun::a_server() const {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const auto process = static_cast<pid_t>(std::atoi(entry.path().filename().c_str()));
+    if (process > 0 && parent_of(parent_of(process)) == pid_ &&
+        contents(entry.path() / "cmdline").find(std::string("server") + '\0') != std::string::npos) {
+      return process;
+    }
+  }
+  return -1;
+}
+
 int JobRun::wait() {
   while (read_some()) {
   }
   int status = 0;
-  const bool ended = ::waitpid(pid_, &status, output_.find("(out of patience)") == std::string::npos ? 0 : WNOHANG) == pid_;
+  const bool ended =
+      ::waitpid(pid_, &status, output_.find("(out of patience)") == std::string::npos ? 0 : WNOHANG) == pid_;
   if (!ended) {
     return -1;
   }

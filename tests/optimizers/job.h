@@ -12,14 +12,17 @@ namespace downpour::testing {
 class JobRun {
  public:
   // Runs tests/optimizers/programs/<program> with `arguments` under `options` of `downpour run`.
-  JobRun(const std::vector<std::string>& options, const std::string& program, const std::vector<std::string>& arguments);
+  JobRun(const std::vector<std::string>& options, const std::string& program,
+         const std::vector<std::string>& arguments);
   ~JobRun();
   JobRun(const JobRun&) = delete;
   JobRun& operator=(const JobRun&) = delete;
 
-  bool wait_for(const std::string& text);    // until the output, both channels together, contains it
-  int wait();                                // the launcher's exit code; -1 when killed or out of patience
+  bool wait_for(const std::string& text);  // until the output, both channels together, contains it
+  int wait();                              // the launcher's exit code; -1 when killed or out of patience
   const std::string& output() const { return output_; }
+  // A server's process, found among the launcher's descendants; -1: none is there.
+  pid_t a_server() const;
   // What follows `word` on each line that contains it.
   std::vector<std::string> after(const std::string& word) const;
 

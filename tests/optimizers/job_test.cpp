@@ -50,8 +50,8 @@ std::vector<Identity> identities() {
       all.push_back({name, transport, 2});
     }
   }
-  for (const char* name : {"adam", "adamw", "adagrad", "overlap", "overlap_summed", "n_push", "n_fetch", "n_push_n_fetch",
-                           "max_grad_norm", "max_grad_norm_overlap", "prefetch", "nan"}) {
+  for (const char* name : {"adam", "adamw", "adagrad", "overlap", "overlap_summed", "n_push", "n_fetch",
+                           "n_push_n_fetch", "max_grad_norm", "max_grad_norm_overlap", "prefetch", "nan", "fork"}) {
     all.push_back({name, "shm", 2});
   }
   return all;
@@ -93,6 +93,8 @@ TEST(WarmUp, AllWorkersHaveTheSameValuesAfterEachStep) {
 }
 
 TEST(SharedBuffers, EndAsOneSetOnAllWorkers) {
+  testing::JobRun single(job(2, 1), "train_worker", {"buffers"});
+  EXPECT_EQ(single.wait(), 0) << single.output();
   testing::JobRun run(job(1, 2), "train_worker", {"buffers"});
   EXPECT_EQ(run.wait(), 0) << run.output();
   EXPECT_THAT(run.after("buffers "), SizeIs(2));
@@ -134,7 +136,17 @@ TEST(SampleLedger, HoldsWhenAWorkerIsKilled) {
     testing::JobRun run(job(2, 2), "sample_worker", {"400", "2", n_push, "kill"});
     EXPECT_EQ(run.wait(), 0) << run.output();
     EXPECT_THAT(run.after("exact after"), SizeIs(2)) << run.output();
-    EXPECT_THAT(run.after("killed"), SizeIs(1));
+    EXPECT_THAT(run.after("about to die"), SizeIs(1));
+  }
+}
+
+// In the middle of a backward, a push, a pull, or a word with the coordinator.
+TEST(SampleLedger, HoldsWhereverAWorkerDies) {
+  for (const char* time_us : {"200", "1700", "3100", "5300", "8900", "14000"}) {
+    testing::JobRun run(job(2, 2), "sample_worker", {"2000", "2", "1", "die", time_us});
+    EXPECT_EQ(run.wait(), 0) << time_us << run.output();
+    EXPECT_THAT(run.after("exact after"), SizeIs(2)) << run.output();
+    EXPECT_THAT(run.output(), HasSubstr("SIGALRM"));
   }
 }
 
@@ -148,10 +160,22 @@ TEST(SampleLedger, HoldsWhenAWorkerIsStoppedAndContinued) {
   EXPECT_THAT(run.output(), HasSubstr("joins again"));
 }
 
+TEST(SampleLedger, HoldsWhenAServerIsKilled) {
+  testing::JobRun run(job(2, 2), "sample_worker", {"20000", "2", "1"});
+  ASSERT_TRUE(run.wait_for("under way")) << run.output();
+  const pid_t server = run.a_server();
+  ASSERT_GT(server, 0);
+  ::kill(server, SIGKILL);
+  EXPECT_EQ(run.wait(), 0) << run.output();
+  EXPECT_THAT(run.after("exact after"), SizeIs(2)) << run.output();
+  EXPECT_THAT(run.output(), HasSubstr("lost shard"));
+}
+
 TEST(SampleLedger, DifferentDataSetsAreRefused) {
   testing::JobRun run(job(1, 2, {"--max-restarts", "0"}), "sample_worker", {"40", "1", "1", "differ"});
   EXPECT_NE(run.wait(), 0);
-  EXPECT_THAT(run.output(), ::testing::AnyOf(HasSubstr("samples is 41 here, 40 there"), HasSubstr("samples is 40 here, 41 there")));
+  EXPECT_THAT(run.output(),
+              ::testing::AnyOf(HasSubstr("samples is 41 here, 40 there"), HasSubstr("samples is 40 here, 41 there")));
 }
 
 }  // namespace

@@ -86,11 +86,12 @@ struct Loop {
   std::int64_t accumulate = 1;
   double clip_norm = 0;
   bool set_to_none = true;
-  std::int64_t decay_every = 0;          // StepLR
+  std::int64_t decay_every = 0;  // StepLR
 };
 
 inline void train(Mlp& net, torch::optim::Optimizer& optimizer, const Loop& loop) {
-  torch::optim::StepLR scheduler(optimizer, loop.decay_every > 0 ? static_cast<unsigned>(loop.decay_every) : 1u << 30, 0.5);
+  torch::optim::StepLR scheduler(optimizer, loop.decay_every > 0 ? static_cast<unsigned>(loop.decay_every) : 1u << 30,
+                                 0.5);
   std::int64_t batch = loop.first_batch;
   for (std::int64_t step = 0; step < loop.steps; ++step) {
     optimizer.zero_grad(loop.set_to_none);

@@ -46,7 +46,9 @@ TEST(Client, PullAfterPushesContainsThem) {
 }
 
 TEST(Client, SmallFragmentsInEitherOrderOfLayersCarryTheSame) {
-  const Schema schema{{{"a", {100}, Dtype::kFloat32, 0}, {"b", {7}, Dtype::kFloat32, 0}, {"c", {33}, Dtype::kFloat32, 0},
+  const Schema schema{{{"a", {100}, Dtype::kFloat32, 0},
+                       {"b", {7}, Dtype::kFloat32, 0},
+                       {"c", {33}, Dtype::kFloat32, 0},
                        {"d", {64}, Dtype::kFloat32, 0}},
                       1,
                       RuleKind::kSgd,
@@ -87,10 +89,11 @@ TEST(Client, AbsentGradientsLeaveValuesAndStepsAlone) {
 }
 
 TEST(Client, ZeroSizeParametersAndMoreShardsThanElements) {
-  const Schema schema{{{"empty", {0, 4}, Dtype::kFloat32, 0}, {"w", {3}, Dtype::kFloat32, 0}, {"d", {2}, Dtype::kFloat64, 0}},
-                      1,
-                      RuleKind::kSgd,
-                      0};
+  const Schema schema{
+      {{"empty", {0, 4}, Dtype::kFloat32, 0}, {"w", {3}, Dtype::kFloat32, 0}, {"d", {2}, Dtype::kFloat64, 0}},
+      1,
+      RuleKind::kSgd,
+      0};
   Cluster cluster({.schema = schema, .shards = 7});
   TestWorker worker(cluster, 0);
   worker.initialise();
@@ -189,9 +192,9 @@ TEST(Client, StalenessIsTheNumberOfUpdatesInBetween) {
     b.pull();
   }
   EXPECT_EQ(b.client.settle().max_staleness, 0u);
-  a.push();   // of version 0, at version 3
-  a.pull();   // version 4
-  a.push();   // of version 4, at version 4
+  a.push();  // of version 0, at version 3
+  a.pull();  // version 4
+  a.push();  // of version 4, at version 4
   const StepReport report = a.client.settle();
   EXPECT_EQ(report.max_staleness, 3u);
   EXPECT_DOUBLE_EQ(report.mean_staleness, 1.5);
@@ -208,7 +211,7 @@ TEST(Client, AKeptBaseVersionIsThatOfTheOldestGradient) {
   b.push();
   cluster.deliver_all();
   a.pull();
-  a.client.keep_base_version();   // the older one stays
+  a.client.keep_base_version();  // the older one stays
   a.push();
   EXPECT_EQ(a.client.settle().max_staleness, 1u);
   a.pull();
@@ -248,7 +251,7 @@ TEST(Client, NonFinitePushesAreRefusedAndCounted) {
   }
   worker.push();
   const StepReport report = worker.client.settle();
-  EXPECT_EQ(report.refused, 2u);   // the shard that has element 1, twice
+  EXPECT_EQ(report.refused, 2u);  // the shard that has element 1, twice
   EXPECT_EQ(report.applied, 4u);
   worker.pull();
   for (const float value : worker.floats(0)) {
@@ -307,7 +310,7 @@ TEST(Client, EveryWaitEndsAtTheDeadlineAndNamesWhatItWaitedFor) {
   EXPECT_THAT(text, HasSubstr("shard 1"));
   EXPECT_THAT(text, HasSubstr("30 s"));
   EXPECT_THAT(error_of<TimeoutError>([&] { worker.pull(); }), HasSubstr("pull"));
-  cluster.release(1, 1);   // the client may be used again
+  cluster.release(1, 1);  // the client may be used again
   EXPECT_EQ(worker.client.settle().applied, 2u);
   worker.pull();
   EXPECT_EQ(worker.value(), 1);
@@ -343,7 +346,7 @@ TEST(Client, AnotherSchemaIsRefusedAtOnce) {
 TEST(Client, CreditsBoundWhatIsUnderWayAndAllArrives) {
   const Schema schema{{{"w", {16 * 300}, Dtype::kFloat32, 0}}, 1, RuleKind::kSgd, 0};
   Cluster cluster({.schema = schema});
-  TestWorker worker(cluster, 0, 1, {.fragment_bytes = 64});   // 300 fragments, 64 credits
+  TestWorker worker(cluster, 0, 1, {.fragment_bytes = 64});  // 300 fragments, 64 credits
   worker.initialise();
   cluster.deliver_all();
   const int link = cluster.newest_link();
@@ -362,7 +365,7 @@ TEST(Client, StagingSlotsBoundThePushesUnderWay) {
     worker.push();
   }
   cluster.hold(0, 1);
-  EXPECT_THROW(worker.client.begin_push(0), TimeoutError);   // of five, one must be acknowledged first
+  EXPECT_THROW(worker.client.begin_push(0), TimeoutError);  // of five, one must be acknowledged first
   cluster.release(0, 1);
   worker.push();
   worker.pull();
@@ -409,7 +412,7 @@ TEST(Client, AFencedLifeIsRefusedAndGoesOnUnderANewIncarnation) {
   worker.initialise();
   worker.push();
   cluster.hold(0, 0);
-  worker.push();                          // late: the fence comes first
+  worker.push();  // late: the fence comes first
   cluster.server().fence({0, 2});
   cluster.release(0, 0);
   EXPECT_THAT(error_of<FencedError>([&] { worker.client.settle(); }), HasSubstr("incarnation 1 of worker 0 is over"));

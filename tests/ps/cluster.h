@@ -22,7 +22,7 @@ struct ClusterOptions {
   Schema schema;
   int shards = 1;
   std::int64_t max_staleness = -1;
-  bool snapshots = true;                       // taken when a test says so, and once after the initial values
+  bool snapshots = true;  // taken when a test says so, and once after the initial values
   SnapshotOptions when{{}, std::chrono::hours(1000), 1e9, 1};
 };
 
@@ -123,7 +123,7 @@ class Cluster {
     }
     const auto [link, direction] = script ? script(choice) : choice.front();
     ++deliveries;
-    network.deliver(link, direction);   // unless the script has cut it
+    network.deliver(link, direction);  // unless the script has cut it
     return true;
   }
   void deliver_all() {
@@ -146,14 +146,15 @@ class Cluster {
   std::vector<std::unique_ptr<ShardServer>> servers_;
   std::vector<std::unique_ptr<transport::Listener>> listeners_;
   std::map<int, int> shard_of_link_;
-  std::map<int, bool> restored_;               // by shard: this life began with a snapshot
+  std::map<int, bool> restored_;  // by shard: this life began with a snapshot
   std::set<std::pair<int, int>> held_;
 };
 
 class ClusterConnector final : public Connector {
  public:
   explicit ClusterConnector(Cluster& cluster) : cluster_(cluster) {}
-  std::unique_ptr<transport::Connection> connect(int shard, const transport::Hello& hello, transport::Receiver& receiver,
+  std::unique_ptr<transport::Connection> connect(int shard, const transport::Hello& hello,
+                                                 transport::Receiver& receiver,
                                                  const transport::ConnectOptions& options) override {
     auto connection = cluster_.network.connect(cluster_.address(shard), hello, receiver, options);
     cluster_.note_link(cluster_.newest_link(), shard);
@@ -163,7 +164,7 @@ class ClusterConnector final : public Connector {
     (void)spin;
     if (deadline <= cluster_.clock.now()) {
       cluster_.loop.run_once(cluster_.clock.now());
-      return false;   // a look: whoever only looks leaves the deliveries to the test
+      return false;  // a look: whoever only looks leaves the deliveries to the test
     }
     if (cluster_.deliver_one()) {
       return true;
@@ -181,9 +182,11 @@ class ClusterConnector final : public Connector {
 class TestWorker {
  public:
   TestWorker(Cluster& cluster, int rank, std::uint32_t incarnation = 1, ClientOptions options = {})
-      : connector_(cluster), client(cluster.agreement.schema, cluster.shards(), connector_, with(options, rank, incarnation)) {
+      : connector_(cluster),
+        client(cluster.agreement.schema, cluster.shards(), connector_, with(options, rank, incarnation)) {
     for (const ParameterSpec& parameter : cluster.agreement.schema.parameters) {
-      values.emplace_back(static_cast<std::size_t>(parameter.numel()) * static_cast<std::size_t>(size_bytes(parameter.dtype)));
+      values.emplace_back(static_cast<std::size_t>(parameter.numel()) *
+                          static_cast<std::size_t>(size_bytes(parameter.dtype)));
     }
     hypers.assign(cluster.agreement.schema.groups, Hyper{.lr = -1});
   }
@@ -235,7 +238,7 @@ class TestWorker {
     return std::equal(all.begin() + 1, all.end(), all.begin()) ? all.at(0) : std::numeric_limits<float>::quiet_NaN();
   }
 
-  std::vector<std::vector<std::byte>> values;   // by parameter
+  std::vector<std::vector<std::byte>> values;  // by parameter
   std::vector<Hyper> hypers;
 
  private:

@@ -27,7 +27,8 @@ Schema two_parameters() {
 
 // The whole life of a worker: each push adds 1 to every element.
 struct Life {
-  explicit Life(int shards = 1) : cluster({.schema = two_parameters(), .shards = shards}), worker(cluster, 0, 1, {.fragment_bytes = 64}) {}
+  explicit Life(int shards = 1)
+      : cluster({.schema = two_parameters(), .shards = shards}), worker(cluster, 0, 1, {.fragment_bytes = 64}) {}
 
   void run() {
     worker.initialise();
@@ -142,7 +143,7 @@ TEST(ExactlyOnce, AServerThatLostAllGetsTheInitialValuesAndAllPushesAgain) {
   Cluster cluster({.schema = two_parameters(), .snapshots = false});
   TestWorker worker(cluster, 0);
   worker.initialise();
-  worker.push();          // never seen
+  worker.push();  // never seen
   cluster.restart();
   worker.pull();
   EXPECT_EQ(worker.value(), 1);
@@ -159,20 +160,20 @@ TEST(ExactlyOnce, ReplayedPushesKeepTheirVerdicts) {
   b.pull();
   b.push(1);
   b.client.settle();
-  a.push(10);                                    // stale
-  a.client.begin_push(0);                        // refused would need a pull first
+  a.push(10);              // stale
+  a.client.begin_push(0);  // refused would need a pull first
   a.client.abandon_push();
   EXPECT_EQ(a.client.settle().stale, 1u);
   a.pull();
-  a.push(100);                                   // applied
+  a.push(100);  // applied
   EXPECT_EQ(a.client.settle().applied, 1u);
-  cluster.restart();                             // from version 0
-  a.pull();                                      // a's first, before b's: now the stale one would not be stale
+  cluster.restart();  // from version 0
+  a.pull();           // a's first, before b's: now the stale one would not be stale
   b.pull();
   EXPECT_EQ(b.value(), 101);
   EXPECT_EQ(cluster.server().shard().counters().replayed, 3u);
   EXPECT_EQ(cluster.server().shard().verdicts().find(0, 0), Verdict::kStale);
-  EXPECT_EQ(a.client.settle().stale, 0u);        // what was reported once is not reported again
+  EXPECT_EQ(a.client.settle().stale, 0u);  // what was reported once is not reported again
 }
 
 TEST(ExactlyOnce, PushesNeverAcknowledgedAreExemptFromTheStalenessBound) {
@@ -185,12 +186,12 @@ TEST(ExactlyOnce, PushesNeverAcknowledgedAreExemptFromTheStalenessBound) {
   a.pull();
   b.pull();
   cluster.hold(cluster.newest_link() - 1, 0);
-  a.push(10);                                    // under way
+  a.push(10);  // under way
   b.push(1);
   b.client.settle();
   cluster.restart();
   cluster.release_all();
-  b.pull();                                      // b's is replayed first
+  b.pull();  // b's is replayed first
   a.pull();
   EXPECT_EQ(a.client.settle().applied, 1u);
   EXPECT_EQ(a.value(), 11);
@@ -214,7 +215,7 @@ TEST(ExactlyOnce, BeyondTheBudgetTheDeclaredLossIsTheRealOne) {
   worker.client.settle();
   cluster.restart();
   worker.pull();
-  EXPECT_EQ(worker.value(), 3 + 4);              // of seven, the last four are kept
+  EXPECT_EQ(worker.value(), 3 + 4);  // of seven, the last four are kept
   EXPECT_EQ(worker.client.counters().lost, 3u);
   EXPECT_EQ(cluster.server().shard().counters().lost, 3u);
   EXPECT_EQ(worker.client.counters().replayed, 4u);
@@ -394,7 +395,7 @@ class LedgerRun {
     std::uint64_t declared = 0;
     for (const auto& worker : workers_) {
       worker->client.settle();
-      worker->pull();   // a replay, if need be, comes before it
+      worker->pull();  // a replay, if need be, comes before it
     }
     workers_[0]->pull();
     for (const auto& worker : workers_) {
@@ -434,9 +435,15 @@ class LedgerRun {
   std::vector<int> pushed_;
 };
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kSeeds = 40;  // sanitizers look at the code, not at the odds
+#else
+constexpr std::uint64_t kSeeds = 200;
+#endif
+
 TEST(ExactlyOnce, LedgerUnderRandomCuts) {
   const Quiet quiet;
-  for (std::uint64_t seed = 1; seed <= 200 && !testing::Test::HasFailure(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= kSeeds && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(concat("seed ", seed));
     LedgerRun(seed, false).run();
   }
@@ -444,7 +451,7 @@ TEST(ExactlyOnce, LedgerUnderRandomCuts) {
 
 TEST(ExactlyOnce, LedgerUnderRandomCutsAndCrashes) {
   const Quiet quiet;
-  for (std::uint64_t seed = 1001; seed <= 1200 && !testing::Test::HasFailure(); ++seed) {
+  for (std::uint64_t seed = 1001; seed <= 1000 + kSeeds && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(concat("seed ", seed));
     LedgerRun(seed, true).run();
   }

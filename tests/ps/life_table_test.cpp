@@ -10,13 +10,13 @@ TEST(LifeTable, TheNewestConnectionOfTheNewestLifeIsTheLiveOne) {
   LifeTable lives;
   EXPECT_FALSE(lives.enter(0, {1, 5}));
   EXPECT_TRUE(lives.is_live(0, {1, 5}));
-  EXPECT_TRUE(lives.enter(0, {1, 4}));   // late
+  EXPECT_TRUE(lives.enter(0, {1, 4}));  // late
   EXPECT_FALSE(lives.enter(0, {1, 6}));
   EXPECT_FALSE(lives.is_live(0, {1, 5}));
   EXPECT_FALSE(lives.enter(0, {2, 1}));
   EXPECT_FALSE(lives.is_live(0, {1, 6}));
   EXPECT_THAT(*lives.enter(0, {1, 7}), testing::StartsWith(std::string(kFencedPrefix)));
-  EXPECT_FALSE(lives.enter(1, {1, 1}));   // another worker is another matter
+  EXPECT_FALSE(lives.enter(1, {1, 1}));  // another worker is another matter
 }
 
 TEST(LifeTable, AFenceEndsLowerLives) {
@@ -31,7 +31,7 @@ TEST(LifeTable, AFenceEndsLowerLives) {
   EXPECT_GT(lives.changes(), before);
   EXPECT_TRUE(lives.enter(0, {2, 9}));
   EXPECT_FALSE(lives.enter(0, {3, 1}));
-  lives.fence({0, 2});   // late: nothing
+  lives.fence({0, 2});  // late: nothing
   EXPECT_TRUE(lives.is_live(0, {3, 1}));
 }
 

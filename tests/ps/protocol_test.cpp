@@ -130,7 +130,7 @@ TEST(Protocol, FlagsVerdictsAndStrayBitsAreChecked) {
   }
   PushFragment into;
   std::vector<std::byte> fragment = bytes_of(last_fragment());
-  fragment[fragment.size() - 3] |= std::byte{0x80};   // ten bits in two bytes
+  fragment[fragment.size() - 3] |= std::byte{0x80};  // ten bits in two bytes
   EXPECT_THROW(decode_into(fragment, into), ProtocolError);
 }
 

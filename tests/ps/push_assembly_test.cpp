@@ -18,7 +18,10 @@ using testing::HasSubstr;
 // Slices of 16 floats, 5 floats (and 44 bytes of nothing), 4 doubles.
 struct Bench {
   static Schema schema() {
-    return {{{"a", {16}, Dtype::kFloat32, 0}, {"b", {5}, Dtype::kFloat32, 0}, {"c", {4}, Dtype::kFloat64, 0}}, 1, RuleKind::kSgd, 0};
+    return {{{"a", {16}, Dtype::kFloat32, 0}, {"b", {5}, Dtype::kFloat32, 0}, {"c", {4}, Dtype::kFloat64, 0}},
+            1,
+            RuleKind::kSgd,
+            0};
   }
   Bytes part(std::size_t begin, std::size_t end) const { return Bytes(slot).subspan(begin, end - begin); }
   void add(std::size_t begin, std::size_t end) { assembly.add(begin, part(begin, end)); }
@@ -71,12 +74,12 @@ TEST(PushAssembly, RefusesBytesTwiceGapsHalvesAndNothing) {
     bench.add(0, 16);
     EXPECT_THROW(bench.add(begin, end), ProtocolError) << begin << " to " << end;
   };
-  refused(0, 16);      // again
-  refused(12, 64);     // in part
-  refused(20, 64);     // a gap
-  refused(16, 18);     // half an element
-  refused(88, 120);    // between two slices
-  refused(132, 160);   // the second double's half
+  refused(0, 16);     // again
+  refused(12, 64);    // in part
+  refused(20, 64);    // a gap
+  refused(16, 18);    // half an element
+  refused(88, 120);   // between two slices
+  refused(132, 160);  // the second double's half
 }
 
 TEST(PushAssembly, RefusesWhatIsMissingAndWhatIsAbsent) {

@@ -93,9 +93,9 @@ TEST(ReplayLog, MovesToOtherMemoryInOrder) {
   EXPECT_FALSE(store.log.has_room());
   store.decide(0);
   store.decide(1);
-  EXPECT_THROW(store.move_to(4), Error);   // six undecided ones do not fit
+  EXPECT_THROW(store.move_to(4), Error);  // six undecided ones do not fit
   EXPECT_EQ(store.content(7), 7);
-  store.move_to(6);                        // the oldest decided ones go
+  store.move_to(6);  // the oldest decided ones go
   EXPECT_EQ(store.log.first(), 2u);
   EXPECT_EQ(store.content(2), 2);
   EXPECT_EQ(store.content(7), 7);

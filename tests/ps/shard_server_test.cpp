@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-std::vector<std::string> g_log;   // a LogSink has no context of its own
+std::vector<std::string> g_log;  // a LogSink has no context of its own
 
 class Log {
  public:
@@ -27,15 +27,16 @@ class Log {
   }
   ~Log() { set_log_sink(nullptr); }
   int count(const std::string& text) const {
-    return static_cast<int>(std::count_if(g_log.begin(), g_log.end(),
-                                          [&](const std::string& line) { return line.find(text) != std::string::npos; }));
+    return static_cast<int>(std::count_if(
+        g_log.begin(), g_log.end(), [&](const std::string& line) { return line.find(text) != std::string::npos; }));
   }
 };
 
 // A worker's end without a client: sends what it is told, keeps what comes.
 class Peer final : public transport::Receiver {
  public:
-  Peer(Cluster& cluster, int rank, std::uint32_t incarnation, std::uint64_t attempt, std::int32_t shard = 0) : cluster_(cluster) {
+  Peer(Cluster& cluster, int rank, std::uint32_t incarnation, std::uint64_t attempt, std::int32_t shard = 0)
+      : cluster_(cluster) {
     transport::Hello hello;
     hello.job = Cluster::kJob;
     hello.rank = rank;
@@ -53,7 +54,9 @@ class Peer final : public transport::Receiver {
     cluster_.deliver_all();
   }
 
-  void on_open(transport::Connection&, const transport::Welcome& given) override { welcome = decode<ShardWelcome>(given.body); }
+  void on_open(transport::Connection&, const transport::Welcome& given) override {
+    welcome = decode<ShardWelcome>(given.body);
+  }
   void on_message(transport::Connection&, const transport::Message& message) override {
     types.push_back(static_cast<MessageType>(message.type));
     if (types.back() == MessageType::kAck) {
@@ -113,7 +116,8 @@ class Peer final : public transport::Receiver {
 };
 
 struct Ready {
-  explicit Ready(ClusterOptions options = {.schema = ledger_schema()}) : cluster(std::move(options)), worker(cluster, 0) {
+  explicit Ready(ClusterOptions options = {.schema = ledger_schema()})
+      : cluster(std::move(options)), worker(cluster, 0) {
     worker.initialise();
     cluster.settle_snapshots();
     cluster.deliver_all();
@@ -230,7 +234,7 @@ TEST(ShardServer, ResumeForgetsWhatHasArrivedAndDeclaresLosses) {
   EXPECT_EQ(ready.value(), 1);
   EXPECT_EQ(ready.cluster.server().shard().counters().lost, 3u);
   EXPECT_EQ(ready.log.count("worker 1 could not replay its pushes 0 to 2: 3 lost"), 1);
-  peer.send(MessageType::kResume, Resume{1});   // the past: nothing
+  peer.send(MessageType::kResume, Resume{1});  // the past: nothing
   peer.push(4);
   EXPECT_EQ(ready.value(), 2);
 }
@@ -244,7 +248,7 @@ TEST(ShardServer, AnUnknownPullerWaitsForNothingThatIsNotThere) {
   TestWorker worker(cluster, 0);
   worker.initialise();
   cluster.deliver_all();
-  EXPECT_EQ(peer.count(MessageType::kValues), 1);   // the newest request
+  EXPECT_EQ(peer.count(MessageType::kValues), 1);  // the newest request
   EXPECT_EQ(peer.count(MessageType::kInitialised), 1);
 }
 
@@ -278,58 +282,74 @@ TEST(ShardServer, WhatBreaksTheProtocolEndsThatConnectionOnly) {
   using Mistake = std::function<void(Peer&)>;
   const std::vector<std::pair<std::string, Mistake>> mistakes = {
       {"a gap", [](Peer& peer) { peer.push(1); }},
-      {"a slot that is not there", [](Peer& peer) {
+      {"a slot that is not there",
+       [](Peer& peer) {
          PushFragment fragment;
          fragment.slot = 4;
          peer.send(MessageType::kPush, fragment);
        }},
-      {"a slot that overflows", [](Peer& peer) {
+      {"a slot that overflows",
+       [](Peer& peer) {
          PushFragment fragment;
          fragment.slot = std::numeric_limits<std::uint32_t>::max();
          peer.send(MessageType::kPush, fragment);
        }},
-      {"bytes in another slot", [](Peer& peer) {
+      {"bytes in another slot",
+       [](Peer& peer) {
          const std::vector<float> gradient(16, 1);
          peer.send(MessageType::kPush, PushFragment{}, std::as_bytes(std::span(gradient)), 256);
        }},
-      {"bytes over the end of the slot", [](Peer& peer) {
+      {"bytes over the end of the slot",
+       [](Peer& peer) {
          const std::vector<float> gradient(64, 1);
          peer.send(MessageType::kPush, PushFragment{}, std::as_bytes(std::span(gradient)), 64);
        }},
       {"too few groups", [](Peer& peer) { peer.push(0, [](auto& f, auto&) { f.header.groups.pop_back(); }); }},
       {"too many slices", [](Peer& peer) { peer.push(0, [](auto& f, auto&) { f.header.present.push_back(false); }); }},
-      {"an absent slice that came", [](Peer& peer) { peer.push(0, [](auto& f, auto&) { f.header.present[1] = false; }); }},
-      {"a slice that did not come", [](Peer& peer) { peer.push(0, [](auto&, auto& gradient) { gradient.resize(40); }); }},
-      {"a hyper-parameter of another rule's range", [](Peer& peer) {
-         peer.push(0, [](auto& f, auto&) { f.header.groups[0].momentum = 0.9; });   // no buffer for it
+      {"an absent slice that came",
+       [](Peer& peer) { peer.push(0, [](auto& f, auto&) { f.header.present[1] = false; }); }},
+      {"a slice that did not come",
+       [](Peer& peer) { peer.push(0, [](auto&, auto& gradient) { gradient.resize(40); }); }},
+      {"a hyper-parameter of another rule's range",
+       [](Peer& peer) {
+         peer.push(0, [](auto& f, auto&) { f.header.groups[0].momentum = 0.9; });  // no buffer for it
        }},
-      {"a rate that is no number", [](Peer& peer) {
+      {"a rate that is no number",
+       [](Peer& peer) {
          peer.push(0, [](auto& f, auto&) { f.header.groups[0].lr = std::numeric_limits<double>::quiet_NaN(); });
        }},
       {"a lease beyond the limit", [](Peer& peer) { peer.push(0, [](auto& f, auto&) { f.header.lease = ~0ull; }); }},
-      {"another push in the midst", [](Peer& peer) {
+      {"another push in the midst",
+       [](Peer& peer) {
          peer.push(0, [](auto& f, auto&) { f.last = 0; });
          peer.push(0, [](auto& f, auto&) { f.slot = 1; });
        }},
-      {"bytes twice", [](Peer& peer) {
+      {"bytes twice",
+       [](Peer& peer) {
          peer.push(0, [](auto& f, auto&) { f.last = 0; });
          peer.push(0);
        }},
-      {"initial values in the midst of a push", [](Peer& peer) {
+      {"initial values in the midst of a push",
+       [](Peer& peer) {
          peer.push(0, [](auto& f, auto&) { f.last = 0; });
          const std::vector<float> values(64, std::numeric_limits<float>::quiet_NaN());
          peer.send(MessageType::kInitialise, Initialise{1, {0, 0}}, std::as_bytes(std::span(values)), 0);
        }},
-      {"bulk where none belongs", [](Peer& peer) {
+      {"bulk where none belongs",
+       [](Peer& peer) {
          peer.push(0, [](auto& f, auto&) { f.last = 0; });
          const std::vector<float> values(64, std::numeric_limits<float>::quiet_NaN());
          peer.send(MessageType::kPull, Pull{1}, std::as_bytes(std::span(values)), 0);
        }},
-      {"initial values with a gap", [](Peer& peer) {
+      {"initial values with a gap",
+       [](Peer& peer) {
          const std::vector<float> values(16, 1);
          peer.send(MessageType::kInitialise, Initialise{0, {}}, std::as_bytes(std::span(values)), 64);
        }},
-      {"too few initial values", [](Peer& peer) { peer.send(MessageType::kInitialise, Initialise{1, {0, 0}}); }},
+      {"too few initial values",
+       [](Peer& peer) {
+         peer.send(MessageType::kInitialise, Initialise{1, {0, 0}});
+       }},
       {"a skip beyond the limit", [](Peer& peer) { peer.send(MessageType::kResume, Resume{~0ull}); }},
       {"a truncated body", [](Peer& peer) { peer.send_raw(MessageType::kPush, as_bytes("abc")); }},
       {"a message for workers", [](Peer& peer) { peer.send(MessageType::kAck, Ack{}); }},
@@ -388,7 +408,7 @@ TEST(ShardServer, WritesASnapshotRightAfterTheInitialValuesAndThenEveryInterval)
   ready.cluster.clock.advance(std::chrono::seconds(2));
   run_until(ready.cluster, [&] { return ready.cluster.server().snapshots_written() == 2; });
   EXPECT_EQ(ready.cluster.server().snapshots_written(), 2u);
-  ready.cluster.clock.advance(std::chrono::seconds(100));   // nothing has changed
+  ready.cluster.clock.advance(std::chrono::seconds(100));  // nothing has changed
   ready.cluster.loop.run_once(ready.cluster.clock.now());
   ready.cluster.restart();
   ready.worker.pull();
@@ -398,7 +418,7 @@ TEST(ShardServer, WritesASnapshotRightAfterTheInitialValuesAndThenEveryInterval)
 
 TEST(ShardServer, WritesASnapshotWhenAWorkersPushesFillHalfOfItsSlots) {
   Ready ready({.schema = ledger_schema(), .when = {{}, std::chrono::hours(1), 0.5, 1}});
-  Peer peer(ready.cluster, 1, 1, 1);   // four slots
+  Peer peer(ready.cluster, 1, 1, 1);  // four slots
   peer.push(0);
   EXPECT_EQ(ready.cluster.server().snapshots_written(), 1u);
   const int durable_before = peer.count(MessageType::kDurable);
@@ -417,7 +437,9 @@ class FullDisk final : public Files {
     DOWNPOUR_CHECK(!full, "'", path.string(), "': write: No space left on device");
     return files_.create(path);
   }
-  std::vector<std::byte> read(const std::filesystem::path& path, std::size_t limit) override { return files_.read(path, limit); }
+  std::vector<std::byte> read(const std::filesystem::path& path, std::size_t limit) override {
+    return files_.read(path, limit);
+  }
   bool exists(const std::filesystem::path& path) override { return files_.exists(path); }
   void rename(const std::filesystem::path& from, const std::filesystem::path& to) override { files_.rename(from, to); }
   void remove(const std::filesystem::path& path) override { files_.remove(path); }
@@ -479,7 +501,7 @@ TEST(ShardServer, AFenceReachesAllMessagesThatFollowIt) {
   Writer out;
   encode(rest, out);
   peer.connection->send(static_cast<std::uint16_t>(MessageType::kPush), out.bytes());
-  ready.cluster.network.deliver(ready.cluster.newest_link(), 0);   // before the server's loop has turned
+  ready.cluster.network.deliver(ready.cluster.newest_link(), 0);  // before the server's loop has turned
   EXPECT_EQ(ready.value(), 0);
   ready.cluster.deliver_all();
   EXPECT_TRUE(peer.closed);

@@ -33,7 +33,7 @@ TEST(SnapshotSchedule, HurryKeepsTheDuty) {
   schedule.started(kStart);
   schedule.hurry();
   schedule.ended(kStart + seconds(1), true);
-  EXPECT_EQ(schedule.due(), kStart + seconds(10));   // one second in ten
+  EXPECT_EQ(schedule.due(), kStart + seconds(10));  // one second in ten
   schedule.started(kStart + seconds(10));
   schedule.ended(kStart + seconds(10) + milliseconds(100), true);
   schedule.changed();
@@ -47,7 +47,7 @@ TEST(SnapshotSchedule, ADemandWaitsForNothing) {
   schedule.demand();
   EXPECT_LE(schedule.due(), kStart);
   schedule.started(kStart + seconds(5));
-  schedule.demand();                                 // in the midst of one
+  schedule.demand();  // in the midst of one
   schedule.ended(kStart + seconds(6), true);
   EXPECT_LE(schedule.due(), kStart);
 }

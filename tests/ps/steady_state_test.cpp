@@ -9,13 +9,15 @@
 namespace downpour::ps {
 namespace {
 
-constexpr int kWarmUp = 200;   // the rings, too, must have come round
+constexpr int kWarmUp = 200;  // the rings, too, must have come round
 constexpr int kSteps = 100;
 
 struct Usage {
   std::uint64_t allocations = 0;
   std::int64_t page_faults = 0;
-  Usage operator-(const Usage& before) const { return {allocations - before.allocations, page_faults - before.page_faults}; }
+  Usage operator-(const Usage& before) const {
+    return {allocations - before.allocations, page_faults - before.page_faults};
+  }
 };
 
 // Of this thread.
@@ -87,7 +89,7 @@ TEST_P(SteadyStateOverWires, TakesNoMemory) {
   const Agreement agreement = agreement_of(1 << 18);
   const std::filesystem::path folder = GetParam().snapshots ? fresh_folder() : std::filesystem::path();
   ServerThread server(agreement, GetParam().shared_memory, folder);
-  WireWorker worker(agreement, server.address(), GetParam().shared_memory, 0, 16u << 20);   // 16 slots
+  WireWorker worker(agreement, server.address(), GetParam().shared_memory, 0, 16u << 20);  // 16 slots
   worker.initialise();
   const std::vector<float> gradient(worker.values.size(), 1);
   const auto step = [&] {
@@ -106,7 +108,7 @@ TEST_P(SteadyStateOverWires, TakesNoMemory) {
   const Usage of_worker = usage() - worker_before;
   const Usage of_server = usage_of(server) - server_before;
   EXPECT_EQ(of_worker.allocations, 0u);
-  EXPECT_LE(of_server.allocations, 8u);   // of the question itself
+  EXPECT_LE(of_server.allocations, 8u);  // of the question itself
   // Now and then the system takes a page away to look whether it is used.
   EXPECT_LE(of_worker.page_faults, kSteps / 10);
   EXPECT_LE(of_server.page_faults, kSteps / 10);

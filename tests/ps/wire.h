@@ -29,14 +29,16 @@ inline Fd bind_anywhere() { return transport::bind_socket({"127.0.0.1", 0}, tran
 class ServerThread {
  public:
   // `socket`: a listening one that is kept for the next server, as the launcher keeps it.
-  ServerThread(const Agreement& agreement, SharedMemory shared_memory, std::filesystem::path folder = {}, int socket = -1)
+  ServerThread(const Agreement& agreement, SharedMemory shared_memory, std::filesystem::path folder = {},
+               int socket = -1)
       : files_(disk_files()),
         loop_(clock_),
         server_(loop_, agreement, 0, 1, kWireJob, snapshots(std::move(folder)), *files_),
         socket_(socket >= 0 ? Fd(::dup(socket)) : bind_anywhere()),
         address_(transport::local_address(socket_.get()).text()) {
     server_.restore_from_snapshot();
-    listener_ = transport::listen_tcp(loop_, std::move(socket_), server_, shared_memory, transport::Exposure::kLoopbackOnly);
+    listener_ =
+        transport::listen_tcp(loop_, std::move(socket_), server_, shared_memory, transport::Exposure::kLoopbackOnly);
     thread_ = std::thread([this] {
       while (!ending_) {
         loop_.run_once(loop_.now() + std::chrono::seconds(10), server_.spin());
@@ -61,7 +63,7 @@ class ServerThread {
     done.get_future().wait();
   }
   const std::string& address() const { return address_; }
-  const Shard& shard() const { return server_.shard(); }   // after end()
+  const Shard& shard() const { return server_.shard(); }  // after end()
 
  private:
   static SnapshotOptions snapshots(std::filesystem::path folder) {

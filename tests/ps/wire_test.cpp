@@ -10,9 +10,10 @@ namespace {
 
 class Wire : public testing::TestWithParam<SharedMemory> {};
 
-INSTANTIATE_TEST_SUITE_P(Media, Wire, testing::Values(SharedMemory::kNever, SharedMemory::kRequire), [](const auto& instance) {
-  return instance.param == SharedMemory::kNever ? "Tcp" : "SharedMemory";
-});
+INSTANTIATE_TEST_SUITE_P(Media, Wire, testing::Values(SharedMemory::kNever, SharedMemory::kRequire),
+                         [](const auto& instance) {
+                           return instance.param == SharedMemory::kNever ? "Tcp" : "SharedMemory";
+                         });
 
 TEST_P(Wire, OneWorkerPushesAndPulls) {
   const Agreement agreement = agreement_of(300'001);
@@ -86,6 +87,28 @@ TEST_P(Wire, AServerThatRestartsGetsWhatItsSnapshotLacks) {
   EXPECT_EQ(worker.values, std::vector<float>(5000, 60));
   EXPECT_EQ(worker.client.counters().lost, 0u);
   std::filesystem::remove_all(folder);
+}
+
+// The offer is made again while the slots hold all pushes; it must not lie where they do.
+TEST_P(Wire, AServerThatNeverSavedGetsTheOfferAndAllPushesAgain) {
+  const Agreement agreement = agreement_of(5000);
+  const std::filesystem::path nowhere = "/proc/downpour";  // nobody can write there
+  const Fd socket = bind_anywhere();
+  auto server = std::make_unique<ServerThread>(agreement, GetParam(), nowhere, socket.get());
+  WireWorker worker(agreement, server->address(), GetParam(), 0);
+  worker.values.assign(5000, 100);
+  worker.initialise();
+  for (int i = 0; i < 60; ++i) {
+    worker.push(std::vector<float>(5000, 1));
+    if (i % 20 == 10) {
+      server.reset();
+      server = std::make_unique<ServerThread>(agreement, GetParam(), nowhere, socket.get());
+    }
+  }
+  worker.pull();
+  EXPECT_EQ(worker.client.settle().applied, 60u);
+  EXPECT_EQ(worker.values, std::vector<float>(5000, 160));
+  EXPECT_EQ(worker.client.counters().lost, 0u);
 }
 
 }  // namespace

@@ -20,7 +20,8 @@ void write_all(int fd, const std::string& text) {
 }
 
 void print(int fd, int number, std::size_t width) {
-  const std::string line = "line " + std::to_string(number) + " of rank " + std::getenv("RANK") + " " + std::string(width, '.') + " end\n";
+  const std::string line =
+      "line " + std::to_string(number) + " of rank " + std::getenv("RANK") + " " + std::string(width, '.') + " end\n";
   write_all(fd, line.substr(0, line.size() / 2));
   ::sched_yield();
   write_all(fd, line.substr(line.size() / 2));

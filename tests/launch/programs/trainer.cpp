@@ -54,9 +54,11 @@ class Trainer {
       : rank_(environment.rank), member_(member_options(environment)), agreement_(agreement()) {
     member_.agree(agreement_);
     const ps::Joined joined = member_.joined();
-    connector_ = std::make_unique<ps::NetworkConnector>(clock_, ps::NetworkOptions{.servers = joined.servers, .shard_count = joined.shards});
-    client_ = std::make_unique<ps::Client>(agreement_.schema, joined.shards, *connector_,
-                                           ps::ClientOptions{.job = environment.job, .rank = rank_, .incarnation = joined.incarnation});
+    connector_ = std::make_unique<ps::NetworkConnector>(
+        clock_, ps::NetworkOptions{.servers = joined.servers, .shard_count = joined.shards});
+    client_ = std::make_unique<ps::Client>(
+        agreement_.schema, joined.shards, *connector_,
+        ps::ClientOptions{.job = environment.job, .rank = rank_, .incarnation = joined.incarnation});
     client_->open();
     client_->initialise([this](std::uint32_t) { return values_.data(); }, std::vector<double>{0.0});
   }

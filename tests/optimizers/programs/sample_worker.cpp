@@ -1,5 +1,10 @@
 // A worker under `downpour run` that keeps a ledger: one weight a sample, its gradient 1 where the sample is in the batch,
-// learning rate -1, so that each weight counts how often its sample was used. usage: sample_worker SAMPLES EPOCHS N_PUSH [TROUBLE]
+// learning rate -1, so that each weight counts how often its sample was used. usage: sample_worker SAMPLES EPOCHS N_PUSH
+// [TROUBLE [US]]
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
@@ -16,12 +21,29 @@ bool first_life_of(const char* rank) {
   return std::string(::getenv("RANK")) == rank && std::string(::getenv("DOWNPOUR_RESTARTS")) == "0";
 }
 
+// Workers 0 and 1 have both joined when this returns: each end of a named pipe waits for the other.
+void begin_together() {
+  const std::string path = std::string(::getenv("DOWNPOUR_RUN_FOLDER")) + "/together";
+  ::mkfifo(path.c_str(), 0600);
+  if (first_life_of("0") || first_life_of("1")) {
+    ::close(::open(path.c_str(), first_life_of("0") ? O_RDONLY : O_WRONLY));
+  }
+}
+
+// Worker 1's first life ends so many microseconds from now, wherever it is then.
+void die_in(const std::string& time_us) {
+  if (first_life_of("1")) {
+    ::ualarm(static_cast<useconds_t>(std::stoul(time_us)), 0);
+  }
+}
+
 // What befalls worker 1 in its first life, between the backward and the step of its seventh batch.
 void suffer(const std::string& trouble, std::int64_t batch) {
   if (batch != 7 || !first_life_of("1")) {
     return;
   }
   if (trouble == "kill") {
+    std::cout << "about to die" << std::endl;
     ::raise(SIGKILL);
   } else if (trouble == "stop") {
     std::cout << "stopped " << ::getpid() << std::endl;
@@ -40,16 +62,28 @@ int main(int count, char** arguments) {
   const std::string trouble = count > 4 ? arguments[4] : "";
   torch::set_num_threads(1);
   torch::Tensor counts = torch::zeros({size}).requires_grad_(true);
-  auto options = DownpourOptions().n_push(std::atoll(arguments[3])).max_lead(trouble == "lead" ? std::optional<int64_t>(1) : std::nullopt);
-  DownpourSGD downpour(std::vector<torch::Tensor>{counts}, torch::optim::SGDOptions(0), options.overlap(trouble == "overlap"));
+  auto options = DownpourOptions().n_push(std::atoll(arguments[3])).overlap(trouble == "overlap");
+  if (trouble == "lead" || trouble == "kill" || trouble == "stop" || trouble == "die") {
+    options.max_lead(3);  // so that worker 1 gets its share of the batches
+  }
+  DownpourSGD downpour(std::vector<torch::Tensor>{counts}, torch::optim::SGDOptions(0), options);
   downpour.param_groups()[0].options().set_lr(-1);
   const std::int64_t other_size = trouble == "differ" && downpour.rank() == 1 ? size + 1 : size;
   Samples samples(downpour, other_size, SamplesOptions().batch_size(4).epochs(epochs).seed(3));
+  if (trouble != "differ") {
+    begin_together();
+  }
+  if (trouble == "die") {
+    die_in(arguments[5]);
+  }
   std::int64_t batches = 0;
   while (const auto batch = samples.next()) {
     downpour.zero_grad();
     counts.index_select(0, batch->indices).sum().backward();
     suffer(trouble, ++batches);
+    if (batches == 50) {
+      std::cout << "under way" << std::endl;
+    }
     downpour.step();
   }
   downpour.finish();

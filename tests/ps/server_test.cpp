@@ -1,0 +1,271 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "csrc/ps/coordinator.h"
+#include "csrc/ps/member.h"
+#include "csrc/ps/snapshot.h"
+#include "tests/ps/coordinator_host.h"
+#include "tests/ps/wire.h"
+
+// Whole servers under a coordinator, as the launcher runs them, in threads of this process.
+namespace downpour::ps {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::uint64_t kJob = 5;
+
+class Job final : public CoordinatorObserver {
+ public:
+  Job(int workers, int servers, int shards, std::filesystem::path folder) : folder_(std::move(folder)) {
+    for (int server = 0; server < servers; ++server) {
+      sockets_.push_back(bind_anywhere());
+      addresses_.push_back(transport::local_address(sockets_.back().get()).text());
+    }
+    MembershipOptions options;
+    options.workers = workers;
+    options.servers = servers;
+    options.shards = shards;
+    host_.call([&] {
+      coordinator_ = std::make_unique<Coordinator>(host_.loop(), kJob, options, addresses_, *this);
+      host_.listen(*coordinator_);
+    });
+  }
+  ~Job() override { end_coordinator(); }
+  void end_coordinator() {
+    if (coordinator_ != nullptr) {
+      host_.call([this] {
+        host_.close_listener();
+        coordinator_.reset();
+      });
+    }
+  }
+  void call(const std::function<void(Coordinator&)>& what) {
+    host_.call([&] { what(*coordinator_); });
+  }
+
+  // Its exit status; its exception. What a test leaves behind ends when the coordinator does.
+  int end_of_server(int index) { return servers_.at(index).get(); }
+  void start_server(int index) {
+    ServerOptions options;
+    options.index = index;
+    options.job = kJob;
+    options.coordinator = host_.address();
+    options.listen_fd = ::dup(sockets_[static_cast<std::size_t>(index)].get());
+    options.snapshots.folder = folder_;
+    options.heartbeat = std::chrono::milliseconds(20);
+    servers_[index] = std::async(std::launch::async, [options] { return run_server(options); });
+  }
+  MemberOptions member(int rank) const {
+    MemberOptions options;
+    options.job = kJob;
+    options.rank = rank;
+    options.coordinator = host_.address();
+    options.heartbeat = std::chrono::milliseconds(20);
+    return options;
+  }
+  const std::vector<std::string>& addresses() const { return addresses_; }
+
+  void on_server_status(const ServerStatus& status) override {
+    const std::lock_guard lock(mutex_);
+    statuses_[status.server] = status;
+    changed_.notify_all();
+  }
+  bool sees_applied(std::uint64_t applied) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(60), [&] {
+      std::uint64_t sum = 0;
+      for (const auto& [server, status] : statuses_) {
+        sum += status.counters.applied;
+      }
+      return sum == applied;
+    });
+  }
+
+ private:
+  const std::filesystem::path folder_;
+  std::map<int, std::future<int>> servers_;
+  std::vector<Fd> sockets_;
+  std::vector<std::string> addresses_;
+  LoopHost host_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<int, ServerStatus> statuses_;
+};
+
+// A worker under the coordinator, with a client of all its shards.
+class JobWorker {
+ public:
+  JobWorker(Job& job, int rank, const Agreement& agreement)
+      : member(job.member(rank)),
+        connector_(clock_, {member.joined().servers, member.joined().shards}),
+        client(agreement.schema, member.joined().shards, connector_, options(rank, member.joined().incarnation)),
+        values(static_cast<std::size_t>(agreement.schema.parameters[0].numel())) {
+    member.agree(agreement);
+    client.initialise([this](std::uint32_t) { return values.data(); }, std::vector<double>(1, 0.0));
+  }
+  void push(float value) {
+    const std::vector<float> gradient(values.size(), value);
+    const Hyper hyper{.lr = -1};
+    client.begin_push(0);
+    client.add_gradient(0, gradient.data());
+    client.end_push({&hyper, 1});
+  }
+  void pull() {
+    client.begin_pull();
+    client.finish_pull([this](const Slice&, std::int64_t begin, std::int64_t count, const void* source) {
+      std::memcpy(values.data() + begin, source, static_cast<std::size_t>(count) * sizeof(float));
+    });
+  }
+
+  Member member;
+
+ private:
+  static ClientOptions options(int rank, std::uint32_t incarnation) {
+    ClientOptions options;
+    options.job = kJob;
+    options.rank = rank;
+    options.incarnation = incarnation;
+    return options;
+  }
+  SteadyClock clock_;
+  NetworkConnector connector_;
+
+ public:
+  Client client;
+  std::vector<float> values;
+};
+
+class Server : public testing::Test {
+ protected:
+  ~Server() override { std::filesystem::remove_all(folder_); }
+  const std::filesystem::path folder_ = fresh_folder();
+  const Agreement agreement_ = agreement_of(1000);
+};
+
+TEST_F(Server, WholeJobOfTwoServersWithThreeShardsAndTwoWorkers) {
+  Job job(2, 2, 3, folder_);
+  job.start_server(0);
+  job.start_server(1);
+  std::thread other([&] {
+    JobWorker worker(job, 1, agreement_);
+    for (int i = 0; i < 10; ++i) {
+      worker.push(1);
+    }
+    worker.client.settle();
+    worker.member.finish();
+  });
+  {
+    JobWorker worker(job, 0, agreement_);
+    for (int i = 0; i < 10; ++i) {
+      worker.push(1);
+    }
+    worker.client.settle();
+    EXPECT_TRUE(job.sees_applied(3 * 20));
+    worker.member.finish();
+    worker.pull();
+    EXPECT_EQ(worker.values, std::vector<float>(1000, 20));
+  }
+  other.join();
+  EXPECT_EQ(job.end_of_server(0), 0);
+  EXPECT_EQ(job.end_of_server(1), 0);
+  const auto files = disk_files();
+  const auto layouts = partition(agreement_.schema, 3);
+  for (int shard = 0; shard < 3; ++shard) {
+    const auto state =
+        read_snapshot(*files, folder_, {shard, 3}, agreement_.schema, layouts[static_cast<std::size_t>(shard)]);
+    ASSERT_TRUE(state.has_value());
+    EXPECT_EQ(state->version.version, 20u);  // what came last is saved at the end
+  }
+}
+
+TEST_F(Server, AJobGoesOnFromTheSnapshotsOfTheOneBefore) {
+  for (int run = 1; run <= 2; ++run) {
+    Job job(1, 1, 2, folder_);
+    job.start_server(0);
+    {
+      JobWorker worker(job, 0, agreement_);
+      worker.push(1);
+      worker.pull();
+      EXPECT_EQ(worker.values, std::vector<float>(1000, static_cast<float>(run)));
+      worker.member.finish();
+    }
+    EXPECT_EQ(job.end_of_server(0), 0);
+  }
+}
+
+TEST_F(Server, EndsWithAnErrorWhenTheJobIsAborted) {
+  Job job(1, 1, 1, folder_);
+  job.start_server(0);
+  JobWorker worker(job, 0, agreement_);
+  job.call([](Coordinator& coordinator) { coordinator.abort("enough"); });
+  EXPECT_EQ(job.end_of_server(0), 1);
+}
+
+TEST_F(Server, EndsWhenTheCoordinatorIsLost) {
+  Job job(1, 1, 1, folder_);
+  job.start_server(0);
+  JobWorker worker(job, 0, agreement_);
+  job.end_coordinator();
+  EXPECT_THROW(job.end_of_server(0), CommError);
+}
+
+TEST_F(Server, ObeysFences) {
+  Job job(1, 1, 1, folder_);
+  job.start_server(0);
+  JobWorker worker(job, 0, agreement_);
+  worker.push(1);
+  worker.client.settle();
+  job.call([](Coordinator& coordinator) { coordinator.process_ended(worker_target(0)); });
+  const auto pull_until_fenced = [&] {
+    while (true) {  // the fence takes its time on its way
+      worker.pull();
+    }
+  };
+  EXPECT_THROW(pull_until_fenced(), FencedError);
+  auto again = std::make_unique<Member>(job.member(0));
+  EXPECT_EQ(again->joined().incarnation, 2u);
+  worker.client.set_incarnation(2);
+  worker.push(1);
+  worker.pull();
+  EXPECT_EQ(worker.values, std::vector<float>(1000, 2));
+  again->finish();
+  again.reset();  // servers stay as long as somebody may pull
+  EXPECT_EQ(job.end_of_server(0), 0);
+}
+
+TEST_F(Server, ACorruptedSnapshotEndsItWithTheReason) {
+  {
+    Job job(1, 1, 1, folder_);
+    job.start_server(0);
+    auto worker = std::make_unique<JobWorker>(job, 0, agreement_);
+    worker->push(1);
+    worker->member.finish();
+    worker.reset();
+    EXPECT_EQ(job.end_of_server(0), 0);
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    if (entry.path().extension() == ".safetensors") {
+      std::filesystem::resize_file(entry.path(), 100);
+    }
+  }
+  Job job(1, 1, 1, folder_);
+  job.start_server(0);
+  auto member = std::make_unique<Member>(job.member(0));
+  std::thread offer([&] { EXPECT_ANY_THROW(member->agree(agreement_)); });
+  try {
+    job.end_of_server(0);
+    ADD_FAILURE() << "a corrupted snapshot was accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("safetensors"));
+  }
+  job.call([](Coordinator& coordinator) { coordinator.abort("no server"); });
+  offer.join();
+}
+
+}  // namespace
+}  // namespace downpour::ps
