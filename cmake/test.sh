@@ -7,8 +7,19 @@ cd "$(dirname "$0")/.."
 jobs=${JOBS:-$(nproc)}
 failed=
 
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
 report() {  # report <what> <exit status>
   [ "$2" -eq 0 ] || failed="$failed $1"
+}
+
+# logged <what> <command...>: runs it and keeps what it printed, so that the end can say again why something failed.
+logged() {
+  what=$1
+  shift
+  { "$@" 2>&1; echo $? >"$logs/status"; } | tee "$logs/$what"
+  return "$(cat "$logs/status")"
 }
 
 # ThreadSanitizer cannot place its shadow where the kernel randomises addresses over more than 28 bits.
@@ -27,17 +38,17 @@ check() {  # check <preset> <targets or all> <labels> [command before ctest...]
   labels=$3
   shift 3
   echo "== $preset"
-  cmake --preset "$preset" --log-level=NOTICE || { report "$preset" 1; return; }
+  logged "$preset" cmake --preset "$preset" --log-level=NOTICE || { report "$preset" 1; return; }
   # shellcheck disable=SC2086 # the targets are words
-  cmake --build --preset "$preset" --parallel "$jobs" --target $targets || { report "$preset" 1; return; }
-  "$@" ctest --preset "$preset" --parallel "$jobs" --no-tests=error -L "$labels"
+  logged "$preset" cmake --build --preset "$preset" --parallel "$jobs" --target $targets || { report "$preset" 1; return; }
+  logged "$preset" "$@" ctest --preset "$preset" --parallel "$jobs" --no-tests=error -L "$labels"
   report "$preset" $?
 }
 
 fuzz() {
   echo "== fuzz"
-  cmake --preset fuzz --log-level=NOTICE || { report fuzz 1; return; }
-  cmake --build --preset fuzz --parallel "$jobs" || { report fuzz 1; return; }
+  logged fuzz cmake --preset fuzz --log-level=NOTICE || { report fuzz 1; return; }
+  logged fuzz cmake --build --preset fuzz --parallel "$jobs" || { report fuzz 1; return; }
   passes=0 failures=0
   for program in build-fuzz/bin/fuzz_*; do
     [ -x "$program" ] || continue
@@ -51,7 +62,7 @@ fuzz() {
       echo "fuzz_$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "build-fuzz/$name.log") inputs"
       passes=$((passes + 1))
     else
-      tail -n 40 "build-fuzz/$name.log"
+      tail -n 40 "build-fuzz/$name.log" | tee "$logs/fuzz"
       failures=$((failures + 1))
     fi
   done
@@ -66,6 +77,10 @@ check tsan "$core_tests" "$core_labels" $fixed_addresses env
 fuzz
 
 if [ -n "$failed" ]; then
+  for what in $failed; do
+    echo "== again: why $what failed"
+    grep -v '[.]* *Passed \| Start *[0-9]' "$logs/$what" | tail -n 60
+  done
   echo "make test: FAILED:$failed"
   exit 1
 fi

@@ -141,15 +141,15 @@ PushResult Shard::repeat(const PushHeader& header) {
 }
 
 Verdict Shard::judge(const PushHeader& header, std::uint64_t staleness, const GradientCheck& check) const {
-  if (!header.replayed) {
-    if (state_.leases.decided(header.lease)) {
-      return Verdict::kDuplicate;
-    }
-    if (max_staleness_ && staleness > *max_staleness_ && !header.exempt_from_staleness) {
-      return Verdict::kStale;
-    }
-  } else if (*header.replayed != Verdict::kApplied) {
+  const bool replayed = header.replayed.has_value();
+  if (replayed && (*header.replayed == Verdict::kStale || *header.replayed == Verdict::kRefused)) {
     return *header.replayed;
+  }
+  if (state_.leases.decided(header.lease)) {
+    return Verdict::kDuplicate;
+  }
+  if (!replayed && max_staleness_ && staleness > *max_staleness_ && !header.exempt_from_staleness) {
+    return Verdict::kStale;
   }
   return check.finite ? Verdict::kApplied : Verdict::kRefused;
 }

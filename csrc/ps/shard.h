@@ -63,7 +63,8 @@ class Shard {
   // [ps 4/7], [ps 5/7] Decides about one whole push and applies it. In this order:
   // - a sequence decided before is a repeat: its old verdict, nothing happens. Declared lost: kStale; left the window
   //   of verdicts: kApplied, as the worker has gone on long ago;
-  // - a replayed push keeps the verdict it was given, whatever its lease and staleness are now;
+  // - a replayed push that was stale or refused stays it; an applied one is never stale. Of the pushes for one lease the first
+  //   to come counts, also of replayed ones: an answer that never arrived may bring them in another order than before;
   // - lease decided: kDuplicate; staleness above the bound and not exempt: kStale;
   // - `check` (what the arrival of the fragments found) not finite: kRefused, replayed or not;
   // - else the rule runs over each slice that is present, and the version grows by one.

@@ -137,14 +137,10 @@ void Launched::type(const std::string& text) const {
   EXPECT_EQ(::write(out_pipe_.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
 }
 
-bool Launched::read_some() {
+bool Launched::wait_readable(int timeout_ms) {
   pollfd waiting[2] = {{.fd = out_pipe_.get(), .events = POLLIN, .revents = 0},
                        {.fd = err_pipe_.get(), .events = POLLIN, .revents = 0}};
-  if (!out_pipe_ && !err_pipe_) {
-    return false;
-  }
-  if (::poll(waiting, 2, kPatienceMs) <= 0) {
-    ADD_FAILURE() << "no output for too long; out:\n" << out_ << "\nerr:\n" << err_;
+  if (::poll(waiting, 2, timeout_ms) <= 0) {
     return false;
   }
   if (waiting[0].revents != 0 && !append(out_pipe_.get(), out_)) {
@@ -154,6 +150,28 @@ bool Launched::read_some() {
     err_pipe_.reset();
   }
   return true;
+}
+
+bool Launched::read_some() {
+  if (!out_pipe_ && !err_pipe_) {
+    return false;
+  }
+  if (!wait_readable(kPatienceMs)) {
+    ADD_FAILURE() << "no output for too long; out:\n" << out_ << "\nerr:\n" << err_;
+    return false;
+  }
+  return true;
+}
+
+bool Launched::read_for(Duration time) {
+  const TimePoint end = SteadyClock().now() + time;
+  while (out_pipe_ || err_pipe_) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - SteadyClock().now());
+    if (left.count() <= 0 || !wait_readable(static_cast<int>(left.count()))) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void Launched::wait_for(const std::string& text, int times) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "csrc/base/clock.h"
 #include "csrc/base/fd.h"
 #include "csrc/launch/child.h"
 #include "csrc/launch/run_folder.h"
@@ -27,6 +28,10 @@ class Launched {
   void type(const std::string& text) const;  // on the terminal
   // Reads until `text` has appeared `times` times, on either channel.
   void wait_for(const std::string& text, int times = 1);
+  // Reads what comes next; false at the end of both channels, or out of patience.
+  bool read_some();
+  // Reads what comes until then; false at the end of both channels.
+  bool read_for(Duration time);
   // Reads to the end. The launcher's exit code as a shell sees it; -1 when it did not come in time.
   int wait();
   const std::string& out() const { return out_; }  // a terminal has only this one
@@ -41,7 +46,7 @@ class Launched {
  private:
   void connect_pipes(ChildSpec& spec, std::vector<Fd>& kept);
   void connect_terminal(ChildSpec& spec, std::vector<Fd>& kept);
-  bool read_some();  // false at the end of both channels, or out of patience
+  bool wait_readable(int timeout_ms);  // reads what is there then; false when nothing came
 
   RunFolder temporary_;  // TMPDIR of the job
   std::string mark_;

@@ -162,19 +162,45 @@ TEST(Shard, lease_comes_before_staleness_and_staleness_before_finiteness) {
 }
 
 TEST(Shard, a_replayed_push_keeps_its_verdict) {
-  for (const Verdict verdict : {Verdict::kApplied, Verdict::kStale, Verdict::kRefused, Verdict::kDuplicate}) {
+  for (const Verdict verdict : {Verdict::kApplied, Verdict::kStale, Verdict::kRefused}) {
     Ledger ledger(0);
-    PushHeader other = ledger.header(0, 0);
-    other.lease = 9;
-    ledger.push(other);
+    ledger.push(0);
     PushHeader replay = ledger.header(1, 0);
     replay.base = {0, 0};  // too old now
-    replay.lease = 9;      // decided now
+    replay.lease = 9;
     replay.replayed = verdict;
     EXPECT_EQ(ledger.push(replay).verdict, verdict);
     EXPECT_THAT(ledger.values(0), Each(verdict == Verdict::kApplied ? 2 : 1));
     EXPECT_EQ(ledger.shard.counters().replayed, 1u);
   }
+}
+
+TEST(Shard, of_the_replayed_pushes_for_one_lease_the_first_to_come_counts) {
+  for (const Verdict first : {Verdict::kApplied, Verdict::kDuplicate}) {
+    Ledger ledger;
+    PushHeader replay = ledger.header(0, 0);
+    replay.lease = 9;
+    replay.replayed = first;
+    EXPECT_EQ(ledger.push(replay).verdict, Verdict::kApplied);
+    replay.worker = 1;
+    replay.replayed = first == Verdict::kApplied ? Verdict::kDuplicate : Verdict::kApplied;
+    EXPECT_EQ(ledger.push(replay).verdict, Verdict::kDuplicate);
+    EXPECT_THAT(ledger.values(0), Each(1));
+  }
+}
+
+// Its answer never arrived, so nobody knows that it was the second one.
+TEST(Shard, an_unacknowledged_push_and_an_acknowledged_one_for_its_lease_count_once) {
+  Ledger ledger;
+  PushHeader unacknowledged = ledger.header(0, 0);
+  unacknowledged.lease = 9;
+  unacknowledged.exempt_from_staleness = true;
+  EXPECT_EQ(ledger.push(unacknowledged).verdict, Verdict::kApplied);
+  PushHeader replay = ledger.header(1, 0);
+  replay.lease = 9;
+  replay.replayed = Verdict::kApplied;
+  EXPECT_EQ(ledger.push(replay).verdict, Verdict::kDuplicate);
+  EXPECT_THAT(ledger.values(0), Each(1));
 }
 
 TEST(Shard, a_replayed_push_that_is_not_finite_is_refused_all_the_same) {

@@ -1,0 +1,162 @@
+// Real servers and workers under the launcher, killed and stopped at random moments, under ledgers that show each push that was
+// lost or applied twice.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "csrc/base/random.h"
+#include "csrc/launch/run_folder.h"
+#include "tests/launch/launched.h"
+
+namespace downpour::launch {
+namespace {
+
+using ::testing::HasSubstr;
+
+using Json = nlohmann::json;
+
+struct Victim {
+  std::string role;
+  int rank = 0;
+};
+
+class Faults : public ::testing::Test {
+ protected:
+  static constexpr std::int64_t kPushes = 4000;  // a worker
+
+  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
+
+  std::unique_ptr<Launched> start(std::vector<std::string> options, const std::vector<std::string>& program) {
+    std::vector<std::string> arguments = {"run", "--json", "-", "--run-folder", path("run"), "--max-restarts", "1000"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    arguments.insert(arguments.end(), {"--", test_program(program.front())});
+    arguments.insert(arguments.end(), program.begin() + 1, program.end());
+    return std::make_unique<Launched>(arguments);
+  }
+
+  // The newest process of that rank, and whether it has joined the job since it was started.
+  struct Life {
+    int pid = -1;
+    bool ready = false;
+  };
+  static Life life_of(const Launched& job, const Victim& who) {
+    Life life;
+    std::istringstream lines(job.out());
+    for (std::string line; std::getline(lines, line) && !lines.eof();) {
+      const Json event = Json::parse(line);
+      if (event.value("role", "") != who.role || event.value("rank", -1) != who.rank) {
+        continue;
+      }
+      if (event["event"] == "start") {
+        life = {event["pid"], false};
+      } else if (event["event"] == "ready") {
+        life.ready = true;
+      }
+    }
+    return life;
+  }
+
+  // Waits until a life of it has joined that was not hit yet: before that there is nothing to lose.
+  void hit(Launched& job, const Victim& who, int signal) {
+    Life life = life_of(job, who);
+    while (!life.ready || hit_.contains(life.pid)) {
+      ASSERT_TRUE(job.read_some()) << who.role << ' ' << who.rank << " does not come back";
+      life = life_of(job, who);
+    }
+    hit_.insert(life.pid);
+    ::kill(life.pid, signal);
+  }
+
+  void expect_gone_well(Launched& job) {
+    EXPECT_EQ(job.wait(), 0) << job.err();
+    EXPECT_TRUE(job.all_gone());
+  }
+
+  struct Row {
+    int rank = 0;
+    std::int64_t number = 0;
+    double single = 0, twice = 0;  // how often it was applied to the one parameter and to the other
+  };
+  std::vector<Row> ledger() const {
+    std::ifstream file(path("ledger"));
+    std::vector<Row> rows;
+    for (Row row; file >> row.rank >> row.number >> row.single >> row.twice;) {
+      rows.push_back(row);
+    }
+    return rows;
+  }
+  void expect_each_push_once(std::size_t pushes) const {
+    const auto rows = ledger();
+    EXPECT_EQ(rows.size(), pushes);
+    for (const Row& row : rows) {
+      ASSERT_TRUE(row.single == 1 && row.twice == 1)
+          << "push " << row.number << " of worker " << row.rank << ": " << row.single << " and " << row.twice;
+    }
+  }
+  Json summary() const { return Json::parse(read_file(path("run/summary.json"))); }
+
+  std::set<int> hit_;  // processes
+  RunFolder folder_{"", ::testing::TempDir()};
+  Gate gates_[2] = {Gate(path("gate.0")), Gate(path("gate.1"))};
+};
+
+class ServerFaults : public Faults, public ::testing::WithParamInterface<std::tuple<std::string, int>> {};
+
+// Servers die and stand still at random moments; the workers keep what no snapshot has.
+TEST_P(ServerFaults, NoPushIsLostOrDoubled) {
+  const auto& [medium, seed] = GetParam();
+  Random random(static_cast<std::uint64_t>(seed));
+  const auto job = start({"-s", "2", "-w", "2", "--silence", "1", "--snapshot-interval", "0.1"},
+                         {"push_ledger", std::to_string(kPushes), medium, "268435456", folder_.path().string()});
+  for (int blow = 0; blow < 5; ++blow) {
+    const Victim server{"server", static_cast<int>(random.below(2))};
+    const int signal = random.below(4) == 0 ? SIGSTOP : SIGKILL;
+    hit(*job, server, signal);
+    job->read_for(std::chrono::milliseconds(random.below(300)));
+  }
+  gates_[0].let_through();
+  gates_[1].let_through();
+  expect_gone_well(*job);
+  EXPECT_THAT(job->err(), HasSubstr("medium " + (medium == "auto" ? std::string("shm") : medium)));
+  expect_each_push_once(2 * kPushes);
+  EXPECT_EQ(summary()["totals"]["lost"], 0);
+  EXPECT_GE(summary()["failures"].size(), 5u);
+}
+
+std::string name_of(const ::testing::TestParamInfo<std::tuple<std::string, int>>& parameter) {
+  const auto medium = std::get<0>(parameter.param);
+  return (medium == "auto" ? "shm" : medium) + std::to_string(std::get<1>(parameter.param));
+}
+INSTANTIATE_TEST_SUITE_P(Media, ServerFaults,
+                         ::testing::Combine(::testing::Values("auto", "tcp"), ::testing::Range(0, 3)), name_of);
+
+// What is missing afterwards is what the job says it lost.
+TEST_F(Faults, BeyondTheReplayBudgetTheLossIsTheOneReported) {
+  const auto job = start({"-s", "1", "-w", "2", "--snapshot-interval", "1000"},
+                         {"push_ledger", std::to_string(kPushes), "auto", "1", folder_.path().string()});
+  for (int blow = 0; blow < 3; ++blow) {
+    hit(*job, {"server", 0}, SIGKILL);
+    job->read_for(std::chrono::milliseconds(100));
+  }
+  gates_[0].let_through();
+  gates_[1].let_through();
+  expect_gone_well(*job);
+  std::int64_t missing = 0;
+  for (const Row& row : ledger()) {
+    ASSERT_TRUE(row.single == row.twice && (row.single == 0 || row.single == 1))
+        << "push " << row.number << " of worker " << row.rank << ": " << row.single << " and " << row.twice;
+    missing += row.single == 0 ? 1 : 0;
+  }
+  EXPECT_GT(missing, 0);
+  EXPECT_EQ(summary()["totals"]["lost"], missing);
+  EXPECT_THAT(job->err(), HasSubstr("LOST"));
+}
+
+}  // namespace
+}  // namespace downpour::launch
