@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "csrc/base/environment.h"
-#include "csrc/base/malloc_settings.h"
+#include "csrc/base/stacks.h"
 #include "optimizers/departures.h"
 #include "optimizers/embedded_job.h"
 #include "optimizers/errors.h"
@@ -18,13 +18,16 @@ using optimizers::Training;
 
 std::unique_ptr<optimizers::Job> make_job(optimizers::Replica& replica) {
   const Environment environment = read_environment();
+  if (environment.role != ProcessRole::kAlone) {
+    print_stacks_on_signal();
+  }
   TORCH_CHECK(environment.role != ProcessRole::kServer,
               "DownpourSGD: this process was started as a server (DOWNPOUR_ROLE)");
   TORCH_CHECK(environment.world_size == 1 || environment.servers > 0, "DownpourSGD: ", environment.world_size,
               " workers share no parameters without a server; start them with `downpour run --servers 1 --workers ",
               environment.world_size, " -- program`");
   if (environment.role == ProcessRole::kAlone || environment.servers == 0) {
-    return std::make_unique<optimizers::EmbeddedJob>(replica);
+    return std::make_unique<optimizers::EmbeddedJob>(replica, environment);
   }
   return std::make_unique<optimizers::ServerJob>(replica, environment);
 }
@@ -42,7 +45,11 @@ DownpourSGD::State::State(Training training, const Rule& rule, DownpourOptions o
   }
 }
 
+// A forked child's backward is nobody's gradient.
 void DownpourSGD::State::gradient_ready(std::size_t index) {
+  if (::getpid() != pid) {
+    return;
+  }
   departures.mark(index);
   job->gradient_ready(index);
 }

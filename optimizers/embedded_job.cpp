@@ -1,11 +1,15 @@
 #include "optimizers/embedded_job.h"
 
 #include <cmath>
+#include <limits>
 
 #include "optimizers/rule_state.h"
+#include "optimizers/session.h"
 
 namespace downpour::optimizers {
 namespace {
+
+constexpr Duration kBetweenLives = std::chrono::seconds(2);
 
 // A pull after every push and no step in between: then the parameters always are the values.
 bool parameters_run_apart(const DownpourOptions& options) {
@@ -14,7 +18,11 @@ bool parameters_run_apart(const DownpourOptions& options) {
 
 }  // namespace
 
-EmbeddedJob::EmbeddedJob(Replica& replica) : replica_(replica) {
+EmbeddedJob::EmbeddedJob(Replica& replica, const Environment& environment) : replica_(replica) {
+  if (environment.role == ProcessRole::kWorker && !environment.coordinator.empty()) {
+    member_.emplace(member_options(environment, replica_.options()));
+  }
+  progress_.loss = std::numeric_limits<double>::quiet_NaN();
   const model::Trainable& trainable = replica_.trainable();
   for (std::size_t i = 0; i < trainable.size(); ++i) {
     make_initial_state(replica_.rule(), replica_.accumulator(), trainable[i].tensor, replica_.optimizer());
@@ -38,6 +46,21 @@ void EmbeddedJob::step() {
     fetch();
   }
   replica_.cadence.advance();
+  report();
+}
+
+// A process that was stopped for long is no member any more, nor is the first of two optimizers in one program. Nothing depends
+// on it but what is shown, so it may take its time.
+void EmbeddedJob::report() {
+  if (!member_) {
+    return;
+  }
+  if (const TimePoint now = SteadyClock().now(); member_->fenced() && now - joined_ > kBetweenLives) {
+    member_->rejoin();
+    joined_ = now;
+  }
+  progress_.step = replica_.cadence.steps();
+  member_->report(progress_);
 }
 
 // Also where nothing is summed: a wrong gradient is found before any parameter has changed.
@@ -108,6 +131,7 @@ void EmbeddedJob::finish() {
     replica_.cadence.end_push();
   }
   fetch();
+  report();
 }
 
 void EmbeddedJob::agree_samples(std::int64_t size, std::int64_t lease_samples, const SamplesOptions& options) {

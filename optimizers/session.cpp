@@ -16,17 +16,6 @@ Duration call_deadline(const Environment& environment, const DownpourOptions& op
   return environment.no_deadlines ? kNoDeadline : Duration(options.call_deadline());
 }
 
-ps::MemberOptions member_options(const Environment& environment, const DownpourOptions& options) {
-  ps::MemberOptions result;
-  result.job = environment.job;
-  result.rank = environment.rank;
-  result.coordinator = environment.coordinator;
-  result.insecure = environment.insecure;
-  result.call_deadline = call_deadline(environment, options);
-  result.silence = environment.no_deadlines ? kNoDeadline : result.silence;
-  return result;
-}
-
 ps::NetworkOptions network_options(const Environment& environment, const ps::Joined& joined,
                                    transport::SharedMemory shared_memory) {
   ps::NetworkOptions options;
@@ -55,6 +44,17 @@ std::uint32_t agree_first(ps::Member& member, const ps::Agreement& agreement) {
 }
 
 }  // namespace
+
+ps::MemberOptions member_options(const Environment& environment, const DownpourOptions& options) {
+  ps::MemberOptions result;
+  result.job = environment.job;
+  result.rank = environment.rank;
+  result.coordinator = environment.coordinator;
+  result.insecure = environment.insecure;
+  result.call_deadline = call_deadline(environment, options);
+  result.silence = environment.no_deadlines ? kNoDeadline : result.silence;
+  return result;
+}
 
 Session::Session(const Environment& environment, const DownpourOptions& options, ps::Agreement agreement,
                  transport::SharedMemory shared_memory)

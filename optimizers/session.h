@@ -14,6 +14,9 @@
 
 namespace downpour::optimizers {
 
+// As the launcher's variables and the options say.
+ps::MemberOptions member_options(const Environment& environment, const DownpourOptions& options);
+
 // A worker's place in a job with servers: its member and its client, the leases it holds, and what both do about a fence (this
 // process was stopped for too long): it joins again under a new incarnation and goes on.
 // Threads: one at a time. Blocks: each call at most call_deadline.

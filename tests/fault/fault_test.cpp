@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -62,15 +63,19 @@ class Faults : public ::testing::Test {
     return life;
   }
 
-  // Waits until a life of it has joined that was not hit yet: before that there is nothing to lose.
-  void hit(Launched& job, const Victim& who, int signal) {
+  // Waits until a life of it has joined that was not hit yet: before that there is nothing to lose. The process; -1: the job
+  // has ended.
+  int hit(Launched& job, const Victim& who, int signal) {
     Life life = life_of(job, who);
     while (!life.ready || hit_.contains(life.pid)) {
-      ASSERT_TRUE(job.read_some()) << who.role << ' ' << who.rank << " does not come back";
+      if (!job.read_some()) {
+        return -1;
+      }
       life = life_of(job, who);
     }
     hit_.insert(life.pid);
     ::kill(life.pid, signal);
+    return life.pid;
   }
 
   void expect_gone_well(Launched& job) {
@@ -135,6 +140,70 @@ std::string name_of(const ::testing::TestParamInfo<std::tuple<std::string, int>>
 }
 INSTANTIATE_TEST_SUITE_P(Media, ServerFaults,
                          ::testing::Combine(::testing::Values("auto", "tcp"), ::testing::Range(0, 3)), name_of);
+
+class LeaseFaults : public Faults, public ::testing::WithParamInterface<int> {
+ protected:
+  static constexpr const char* kSamples = "20000";
+
+  void SetUp() override {
+    if (!std::filesystem::exists(test_program("sample_worker"))) {
+      GTEST_SKIP() << "built without LibTorch";
+    }
+  }
+  std::unique_ptr<Launched> start_leases() {
+    return start({"-s", "2", "-w", "2", "--silence", "1", "--snapshot-interval", "0.1"},
+                 {"sample_worker", kSamples, "2", "1", "any"});
+  }
+  // Stops a process for a while that may be longer than the silence allowed.
+  void stop_for_a_while(Launched& job, const Victim& who) {
+    const int pid = hit(job, who, SIGSTOP);
+    if (pid > 0) {
+      job.read_for(std::chrono::milliseconds(random_.below(1500)));
+      ::kill(pid, SIGCONT);
+    }
+  }
+  // Every worker found each sample used exactly once an epoch.
+  void expect_exact(Launched& job) {
+    expect_gone_well(job);
+    EXPECT_THAT(job.err(), HasSubstr("exact after"));
+    EXPECT_THAT(job.err(), ::testing::Not(HasSubstr("INEXACT")));
+  }
+
+  Random random_{static_cast<std::uint64_t>(GetParam())};
+};
+
+// Workers die and stand still: their leases go to others, and each shard applies them only where they are missing.
+TEST_P(LeaseFaults, EverySampleOnceWhenWorkersDie) {
+  const auto job = start_leases();
+  for (int blow = 0; blow < 3; ++blow) {
+    const Victim worker{"worker", static_cast<int>(random_.below(2))};
+    random_.below(3) == 0 ? stop_for_a_while(*job, worker) : static_cast<void>(hit(*job, worker, SIGKILL));
+    job->read_for(std::chrono::milliseconds(random_.below(500)));
+  }
+  expect_exact(*job);
+}
+
+TEST_P(LeaseFaults, EverySampleOnceWhenServersDie) {
+  const auto job = start_leases();
+  for (int blow = 0; blow < 4; ++blow) {
+    hit(*job, {"server", static_cast<int>(random_.below(2))}, random_.below(4) == 0 ? SIGSTOP : SIGKILL);
+    job->read_for(std::chrono::milliseconds(random_.below(300)));
+  }
+  expect_exact(*job);
+}
+
+// A worker that dies takes with it what no snapshot of a server has that dies too.
+TEST_P(LeaseFaults, EverySampleOnceWhenAWorkerAndAServerDieTogether) {
+  const auto job = start_leases();
+  for (int blow = 0; blow < 2; ++blow) {
+    job->read_for(std::chrono::milliseconds(200 + random_.below(300)));
+    hit(*job, {"worker", static_cast<int>(random_.below(2))}, SIGKILL);
+    hit(*job, {"server", static_cast<int>(random_.below(2))}, SIGKILL);
+  }
+  expect_exact(*job);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, LeaseFaults, ::testing::Range(0, 3));
 
 // What is missing afterwards is what the job says it lost.
 TEST_F(Faults, BeyondTheReplayBudgetTheLossIsTheOneReported) {

@@ -50,8 +50,9 @@ std::vector<Identity> identities() {
       all.push_back({name, transport, 2});
     }
   }
-  for (const char* name : {"adam", "adamw", "adagrad", "overlap", "overlap_summed", "n_push", "n_fetch",
-                           "n_push_n_fetch", "max_grad_norm", "max_grad_norm_overlap", "prefetch", "nan", "fork"}) {
+  for (const char* name :
+       {"adam", "adamw", "adagrad", "overlap", "overlap_summed", "n_push", "n_fetch", "n_push_n_fetch", "max_grad_norm",
+        "max_grad_norm_overlap", "prefetch", "nan", "fork", "fork_overlap", "destroy", "save_and_load"}) {
     all.push_back({name, "shm", 2});
   }
   return all;
@@ -60,6 +61,15 @@ std::vector<Identity> identities() {
 INSTANTIATE_TEST_SUITE_P(All, OneWorker, ::testing::ValuesIn(identities()), [](const auto& tested) {
   return tested.param.name + "_" + tested.param.transport + "_" + std::to_string(tested.param.servers);
 });
+
+// The summary of a job counts what the loop reported, with servers and without.
+TEST(Reports, ReachTheSummary) {
+  for (const int servers : {0, 2}) {
+    testing::JobRun run({"--servers", std::to_string(servers)}, "train_worker", {"report"});
+    EXPECT_EQ(run.wait(), 0) << run.output();
+    EXPECT_THAT(run.output(), HasSubstr("samples    64 ")) << servers << " servers";
+  }
+}
 
 // ---- several workers ------------------------------------------------------------------------------------------------------
 

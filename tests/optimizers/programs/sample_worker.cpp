@@ -1,6 +1,6 @@
 // A worker under `downpour run` that keeps a ledger: one weight a sample, its gradient 1 where the sample is in the batch,
 // learning rate -1, so that each weight counts how often its sample was used. usage: sample_worker SAMPLES EPOCHS N_PUSH
-// [TROUBLE [US]]
+// [TROUBLE [US]]; TROUBLE any: workers may die at any time, so nobody waits for the others at the start.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -70,7 +70,7 @@ int main(int count, char** arguments) {
   downpour.param_groups()[0].options().set_lr(-1);
   const std::int64_t other_size = trouble == "differ" && downpour.rank() == 1 ? size + 1 : size;
   Samples samples(downpour, other_size, SamplesOptions().batch_size(4).epochs(epochs).seed(3));
-  if (trouble != "differ") {
+  if (trouble != "differ" && trouble != "any") {
     begin_together();
   }
   if (trouble == "die") {

@@ -4,9 +4,13 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iostream>
+#include <iterator>
 #include <map>
+#include <sstream>
 
 #include "csrc/base/checksum.h"
 #include "optimizers/downpour_sgd.h"
@@ -173,6 +177,111 @@ int fork_a_child() {
   return verdict(status == 0 && testing::bitwise_equal(net->parameters(), reference->parameters()), ours->transport());
 }
 
+// The hooks of the child's copy fire in its backward; nothing of it may reach the parent's connections.
+int fork_a_child_under_overlap() {
+  const auto net = testing::make_mlp();
+  const auto reference = testing::make_mlp();
+  torch::optim::SGD sgd(reference->parameters(), SGDOptions(0.1));
+  DownpourSGD ours(*net, SGDOptions(0.1), DownpourOptions().overlap(true));
+  testing::train(*net, ours, {.steps = 3});
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (int backward = 0; backward < 3; ++backward) {
+      net->zero_grad();
+      (1000 * net->first->weight.sum() + net->second->weight.sum()).backward();
+    }
+    ::_exit(0);
+  }
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  testing::train(*net, ours, {.steps = 3, .first_batch = 3});
+  ours.finish();
+  testing::train(*reference, sgd, {.steps = 6});
+  return verdict(status == 0 && testing::bitwise_equal(net->parameters(), reference->parameters()), ours.transport());
+}
+
+// What this process has that an optimizer could leave behind.
+struct Footprint {
+  std::size_t threads = 0, descriptors = 0, segments = 0;
+  bool operator==(const Footprint&) const = default;
+
+  static std::size_t count(const char* folder) {
+    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
+  }
+  static Footprint now() {
+    Footprint result{count("/proc/self/task"), count("/proc/self/fd"), 0};
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      result.segments += line.find("memfd:") != std::string::npos ? 1 : 0;
+    }
+    return result;
+  }
+};
+
+// The module goes on under torch::optim as if there had been no Downpour.
+int destroy() {
+  const auto net = testing::make_mlp();
+  const auto reference = testing::make_mlp();
+  testing::train(*net, *std::make_unique<torch::optim::SGD>(net->parameters(), SGDOptions(0)), {.steps = 1});
+  const Footprint before = Footprint::now();
+  std::vector<void*> storages;
+  for (const Tensor& p : net->parameters()) {
+    storages.push_back(p.data_ptr());
+  }
+  {
+    DownpourSGD ours(*net, SGDOptions(0.1), DownpourOptions().overlap(true));
+    testing::train(*net, ours, {.steps = 3});
+  }
+  bool restored = Footprint::now() == before;
+  for (std::size_t i = 0; i < storages.size(); ++i) {
+    const Tensor& p = net->parameters()[i];
+    restored &= p.data_ptr() == storages[i] && p.is_leaf() && p.requires_grad();
+    const auto* const meta = torch::autograd::impl::get_autograd_meta(p);
+    const auto accumulator = meta->grad_accumulator_.lock();
+    restored &= accumulator == nullptr || accumulator->tensor_post_acc_grad_hooks() == nullptr;
+  }
+  torch::optim::SGD sgd(net->parameters(), SGDOptions(0.1)), other(reference->parameters(), SGDOptions(0.1));
+  testing::train(*net, sgd, {.steps = 3, .first_batch = 3});
+  testing::train(*reference, other, {.steps = 6});
+  return verdict(restored && testing::bitwise_equal(net->parameters(), reference->parameters()), "shm");
+}
+
+// Under servers an archive holds the groups' options; another optimizer of ours, or torch::optim's, takes them from there.
+int save_and_load() {
+  const auto net = testing::make_mlp();
+  DownpourSGD ours(*net, SGDOptions(0.1).momentum(0.9));
+  testing::train(*net, ours, {.steps = 2});
+  ours.param_groups()[0].options().set_lr(0.025);
+  std::stringstream file;
+  torch::save(ours, file);
+  torch::optim::SGD theirs(testing::make_mlp()->parameters(), SGDOptions(1));
+  torch::load(theirs, file);
+  bool taken = theirs.param_groups()[0].options().get_lr() == 0.025;
+  taken &= static_cast<SGDOptions&>(theirs.param_groups()[0].options()).momentum() == 0.9;
+  ours.param_groups()[0].options().set_lr(7);
+  file.clear();
+  file.seekg(0);
+  torch::load(ours, file);
+  taken &= ours.param_groups()[0].options().get_lr() == 0.025;
+  testing::train(*net, ours, {.steps = 2});
+  ours.finish();
+  return verdict(taken, ours.transport());
+}
+
+// report_loss, report_samples and fetch() from the training loop; the launcher's summary is looked at outside.
+int report() {
+  const auto net = testing::make_mlp();
+  DownpourSGD ours(*net, SGDOptions(0.1), DownpourOptions().n_fetch(4));
+  for (int step = 0; step < 8; ++step) {
+    testing::train(*net, ours, {.steps = 1, .first_batch = step});
+    ours.report_loss(0.75);
+    ours.report_samples(8);
+  }
+  ours.fetch();
+  ours.finish();
+  return 0;
+}
+
 int refuse_nan() {
   Tensor p = torch::zeros({40}).requires_grad_(true);
   DownpourSGD downpour(std::vector<Tensor>{p}, SGDOptions(1));
@@ -285,6 +394,10 @@ int main(int count, char** arguments) {
       {"prefetch", walk_with_prefetch},
       {"nan", refuse_nan},
       {"fork", fork_a_child},
+      {"fork_overlap", fork_a_child_under_overlap},
+      {"destroy", destroy},
+      {"save_and_load", save_and_load},
+      {"report", report},
       {"buffers", share_buffers},
       {"converge", [&] { return converge({}); }},
       {"converge_overlap", [&] { return converge(DownpourOptions().overlap(true).prefetch(true)); }},
