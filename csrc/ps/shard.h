@@ -34,7 +34,8 @@ struct PushResult {
   std::uint64_t staleness = 0;  // versions between base and admission
 };
 
-// Counters since this generation began. The server counts pulled_bytes; all others grow in push() and skip_to().
+// Counters of the job; those of a shard that is restored in the same job go on where its snapshot was taken, so that what a crash
+// undid is not counted, or once when it is replayed. The server counts pulled_bytes; all others grow in push() and skip_to().
 struct ShardCounters {
   static constexpr int kStalenessBuckets = 16;  // 0, 1, 2, 3, 4-5, 6-7, 8-11, 12-15, 16-23, ... see staleness_bucket()
   std::uint64_t applied = 0, stale = 0, refused = 0, duplicates = 0, repeats = 0, lost = 0, replayed = 0;
@@ -63,7 +64,8 @@ class Shard {
   // [ps 4/7], [ps 5/7] Decides about one whole push and applies it. In this order:
   // - a sequence decided before is a repeat: its old verdict, nothing happens. Declared lost: kStale; left the window
   //   of verdicts: kApplied, as the worker has gone on long ago;
-  // - a replayed push keeps the verdict it was given, whatever its lease and staleness are now;
+  // - a replayed push that was stale or refused stays it; an applied one is never stale. Of the pushes for one lease the first
+  //   to come counts, also of replayed ones: an answer that never arrived may bring them in another order than before;
   // - lease decided: kDuplicate; staleness above the bound and not exempt: kStale;
   // - `check` (what the arrival of the fragments found) not finite: kRefused, replayed or not;
   // - else the rule runs over each slice that is present, and the version grows by one.
