@@ -27,7 +27,7 @@ ServerJob::ServerJob(Replica& replica, const Environment& environment, transport
     : replica_(replica),
       buffers_(replica, environment.world_size),
       session_(environment, replica.options(), agreement_of(replica, buffers_), shared_memory),
-      warms_up_(!session_.is_restarted()),
+      clock_begins_(session_.clock()),
       sent_(replica.trainable().size()) {
   progress_.loss = std::numeric_limits<double>::quiet_NaN();
   session_.outlive_fences([this] { rank() == 0 ? offer_values() : client().open(); });
@@ -49,15 +49,17 @@ void ServerJob::offer_values() {
   client().initialise(values, accumulators);
 }
 
-// A worker that comes back does not warm up again; the others are past it, or do not need it to be.
+// As long as the job warms up, by its clock and not by our own steps: a worker that comes back joins in where the others are, and
+// does not wait for a warm-up that they are past.
 bool ServerJob::is_synchronous() const {
-  return warms_up_ && replica_.cadence.steps() < replica_.options().warm_up_steps();
+  const std::int64_t steps = replica_.options().warm_up_steps();
+  return steps > 0 && session_.clock() < 2 * steps + 1;
 }
 
 // What the others see of `steps` steps. Where there is a warm-up a step is two ticks, pushed and pulled, and the first tick is
-// the pull of the initial values.
+// the pull of the initial values. Of a worker that comes back the first tick is that pull only where the slowest has pushed.
 std::int64_t ServerJob::clock(std::int64_t steps) const {
-  return replica_.options().warm_up_steps() > 0 ? 2 * steps + 1 : steps;
+  return replica_.options().warm_up_steps() > 0 ? 2 * steps + (clock_begins_ % 2 == 0 ? 1 : 0) : steps;
 }
 
 // ---- a step: [ps 1/7] -----------------------------------------------------------------------------------------------

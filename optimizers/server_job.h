@@ -70,7 +70,7 @@ class ServerJob final : public Job {
   Replica& replica_;
   SharedBuffers buffers_;
   Session session_;
-  bool warms_up_;
+  std::int64_t clock_begins_;  // the job's, when this worker joined
   ps::Progress progress_;
   bool push_begun_ = false;
   std::vector<bool> sent_;      // by parameter: its gradient has left with the push that has begun

@@ -5,6 +5,7 @@
 
 #include "csrc/base/log.h"
 #include "csrc/ps/fenced_error.h"
+#include "csrc/ps/lease_book.h"
 
 namespace downpour::optimizers {
 namespace {
@@ -148,7 +149,7 @@ std::optional<ps::Lease> Session::next_lease() {
   }
   const ps::Lease lease = leases_.front();
   leases_.pop_front();
-  last_lease_ = std::max(last_lease_, lease.id);
+  last_lease_ = std::max(last_lease_, ps::lease_number(lease.id));
   return lease;
 }
 

@@ -31,7 +31,9 @@ class Session {
   void agree(const ps::Agreement& agreement);  // the same with samples
   int rank() const { return environment_.rank; }
   int world_size() const { return member_.joined().workers; }
-  bool is_restarted() const { return incarnation_ > 1; }  // an earlier life of this worker was in the job
+  std::int64_t clock() const {
+    return member_.clock();
+  }  // the job's: of a worker that comes later it begins where the others are
   ps::Client& client() { return client_; }
   const ps::Client& client() const { return client_; }
 
@@ -61,7 +63,7 @@ class Session {
   ps::Client client_;
   std::int64_t ticked_ = 0;
   std::deque<ps::Lease> leases_;  // given and not begun
-  std::uint64_t last_lease_ = 0;
+  std::uint64_t last_lease_ = 0;  // its number in the plan
 };
 
 }  // namespace downpour::optimizers

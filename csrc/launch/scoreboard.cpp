@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace downpour::launch {
 namespace {
@@ -53,7 +54,12 @@ void Scoreboard::update_rate(Worker& worker, TimePoint now) {
   worker.rate_from = worker.last.samples;
 }
 
-void Scoreboard::status(const ps::ServerStatus& status) { servers_[status.server].last = status; }
+// A new life counts on from what it has restored, which it knows once it has its shards.
+void Scoreboard::status(const ps::ServerStatus& status) {
+  if (status.shards > 0) {
+    servers_[status.server].last = status;
+  }
+}
 
 void Scoreboard::restarted(Target who) {
   if (is_worker(who)) {
@@ -66,10 +72,7 @@ void Scoreboard::restarted(Target who) {
       worker.rate.reset();
     }
   } else if (const auto at = servers_.find(who.index); at != servers_.end()) {
-    Server& server = at->second;
-    add(server.earlier, server.last.counters);
-    server.earlier_snapshots += server.last.snapshots;
-    server.last = {};
+    at->second.earlier_snapshots += std::exchange(at->second.last.snapshots, 0);
   }
 }
 
@@ -96,7 +99,6 @@ Totals Scoreboard::totals() const {
     totals.any_progress |= worker.earlier_samples > 0 || worker.last.samples > 0 || worker.last.step > 0;
   }
   for (const auto& [index, server] : servers_) {
-    add(totals.shards, server.earlier);
     add(totals.shards, server.last.counters);
     totals.snapshots += server.earlier_snapshots + server.last.snapshots;
     totals.snapshot_error = server.last.snapshot_error.empty() ? totals.snapshot_error : server.last.snapshot_error;

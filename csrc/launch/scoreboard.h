@@ -24,14 +24,15 @@ struct WorkerScore {
 struct Totals {
   std::int64_t samples = 0;
   double samples_per_second = 0;  // from the first beat of any worker to the last sample
-  ps::ShardCounters shards;       // summed over servers and their lives
+  ps::ShardCounters shards;       // summed over servers
   std::uint64_t lost = 0;         // pushes that workers declared lost
   std::uint64_t snapshots = 0;
   std::string snapshot_error;  // the last one said by any server
   bool any_progress = false;
 };
 
-// Adds up what workers and servers report, over all their lives (a restarted process counts from zero again).
+// Adds up what workers and servers report, over all their lives. A restarted worker counts from zero again; a restarted server
+// counts on from its snapshot, since what it had done after that is undone, and done again by replay.
 // Pure: time is handed in. Threads: one.
 class Scoreboard {
  public:
@@ -54,8 +55,7 @@ class Scoreboard {
   };
   struct Server {
     ps::ServerStatus last;
-    ps::ShardCounters earlier;
-    std::uint64_t earlier_snapshots = 0;
+    std::uint64_t earlier_snapshots = 0;  // of former lives
   };
 
   void update_rate(Worker& worker, TimePoint now);

@@ -48,6 +48,7 @@ struct Coordinator::State {
   Actions handle(Target from, const transport::Message& message);
   Actions handle_worker(int worker, MessageType type, Bytes body);
   Actions handle_server(int server, MessageType type, Bytes body);
+  Actions part(Target target);
   void drop(Target target, const std::string& reason);
 
   void perform(const Actions& actions);
@@ -215,16 +216,22 @@ Actions Coordinator::State::handle_worker(int worker, MessageType type, Bytes bo
 
 Actions Coordinator::State::handle_server(int server, MessageType type, Bytes body) {
   switch (type) {
-    case MessageType::kServerReady: return membership.server_ready(server, decode<ServerReady>(body).schema);
+    case MessageType::kServerReady: return membership.server_ready(server, decode<ServerReady>(body));
     case MessageType::kServerStatus: {
       auto status = decode<ServerStatus>(body);
       status.server = server;
       observer.on_server_status(status);
-      return {};
+      return status.last != 0 ? part(server_target(server)) : Actions{};
     }
     default:
       throw ProtocolError(concat("a server may not send message type ", static_cast<int>(type), " to the coordinator"));
   }
+}
+
+// It has said its last words, and ends when it hears that they have come.
+Actions Coordinator::State::part(Target target) {
+  connections.erase(target);
+  return membership.leave(target, /*orderly=*/true, loop.now());
 }
 
 void Coordinator::State::drop(Target target, const std::string& reason) {

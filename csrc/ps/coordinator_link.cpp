@@ -41,9 +41,9 @@ void CoordinatorLink::check_alive() const {
                     " said goodbye before the job was finished");
 }
 
-void CoordinatorLink::say_ready(std::uint64_t schema) {
+void CoordinatorLink::say_ready(const ServerReady& ready) {
   out_.clear();
-  encode(ServerReady{schema}, out_);
+  encode(ready, out_);
   connection_->send(static_cast<std::uint16_t>(MessageType::kServerReady), out_.bytes());
 }
 

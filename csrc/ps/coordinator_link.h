@@ -22,11 +22,12 @@ class CoordinatorLink final : public transport::Receiver {
   const std::optional<Joined>& joined() const { return joined_; }
   const std::optional<Agreement>& agreement() const { return agreement_; }
   std::vector<Fence> take_fences();
+  bool is_connected() const { return connection_ != nullptr; }
   bool is_finished() const { return finished_; }
   const std::optional<std::string>& abort_reason() const { return abort_reason_; }
   void check_alive() const;  // Errors: CommError when the coordinator is lost
 
-  void say_ready(std::uint64_t schema);
+  void say_ready(const ServerReady& ready);
   void report(const ServerStatus& status);
 
   void on_open(transport::Connection& connection, const transport::Welcome& welcome) override;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
+#include "csrc/base/checksum.h"
 #include "csrc/base/error.h"
 #include "csrc/base/random.h"
 
@@ -22,41 +24,68 @@ std::vector<std::int64_t> epoch_order(std::int64_t samples, std::uint64_t seed, 
   return positions;
 }
 
-LeaseBook::LeaseBook(std::int64_t samples, std::int64_t lease_samples, std::int64_t epochs)
-    : samples_(samples), lease_samples_(lease_samples), epochs_(epochs) {
+std::uint64_t plan_base(const Agreement& agreement) {
+  Writer plan;
+  plan.put(agreement.samples).put(agreement.lease_samples).put(agreement.seed).put(agreement.shuffle);
+  constexpr std::uint64_t kTags = std::uint64_t{1} << 17;  // so that ids stay below LeaseTable::kMaxLease
+  return (checksum(plan.bytes()) % kTags) * (kMaxLeases + 1);
+}
+
+LeaseBook::LeaseBook(std::int64_t samples, std::int64_t lease_samples, std::int64_t epochs, std::uint64_t base)
+    : samples_(samples), lease_samples_(lease_samples), epochs_(epochs), base_(base) {
   DOWNPOUR_CHECK(samples >= 0, "leases: expected samples of at least 0, found ", samples);
   DOWNPOUR_CHECK(lease_samples >= 1, "leases: expected at least 1 sample a lease, found ", lease_samples);
   DOWNPOUR_CHECK(epochs >= 0 && epochs <= std::numeric_limits<std::int32_t>::max(),
                  "leases: expected between 0 and 2^31 - 1 epochs, found ", epochs);
   const std::int64_t per_epoch = samples / lease_samples + (samples % lease_samples != 0 ? 1 : 0);
   std::int64_t total = 0;
-  DOWNPOUR_CHECK(!__builtin_mul_overflow(per_epoch, epochs, &total), "leases: ", per_epoch, " an epoch for ", epochs,
-                 " epochs are more than 2^63");
+  DOWNPOUR_CHECK(!__builtin_mul_overflow(per_epoch, epochs, &total) && static_cast<std::uint64_t>(total) <= kMaxLeases,
+                 "leases: ", per_epoch, " an epoch for ", epochs, " epochs, expected fewer than 2^44 in all: take a ",
+                 "larger batch size or fewer epochs");
   leases_per_epoch_ = static_cast<std::uint64_t>(per_epoch);
   total_ = static_cast<std::uint64_t>(total);
 }
 
+std::uint64_t LeaseBook::begin_after(const LeaseTable& leases) {
+  DOWNPOUR_INTERNAL_ASSERT(next_ == 1);
+  if (total_ == 0) {
+    return 0;
+  }
+  earlier_ = leases.intersection(LeaseTable({base_ + 1, base_ + total_ + 1}));
+  done_count_ = earlier_.count();
+  next_ = below_ = behind_earlier(1);
+  return done_count_;
+}
+
+std::uint64_t LeaseBook::behind_earlier(std::uint64_t number) const {
+  const auto& runs = earlier_.runs();
+  const auto after = std::ranges::upper_bound(runs, base_ + number, {}, &LeaseTable::Run::begin);
+  const std::uint64_t end = after == runs.begin() ? 0 : std::prev(after)->end;
+  return std::max(number, end - std::min(end, base_));
+}
+
 std::optional<Lease> LeaseBook::next(int worker) {
-  std::uint64_t id = take_given_back();
-  if (id != 0) {
+  std::uint64_t number = take_given_back();
+  if (number != 0) {
     ++given_again_;
   } else if (next_ <= total_) {
-    id = next_++;
+    number = std::exchange(next_, behind_earlier(next_ + 1));
   } else {
     return std::nullopt;
   }
-  holder_.emplace(id, worker);
-  held_[worker].insert(id);
-  return lease(id);
+  holder_.emplace(number, worker);
+  held_[worker].insert(number);
+  return lease(number);
 }
 
 void LeaseBook::done(std::uint64_t id) {
-  if (id < below_ || id >= next_ || !done_above_.insert(id).second) {
+  const std::uint64_t number = id - base_;  // of another plan: large
+  if (number < below_ || number >= next_ || earlier_.decided(id) || !done_above_.insert(number).second) {
     return;
   }
   ++done_count_;
-  if (const auto open = holder_.find(id); open != holder_.end()) {
-    held_[open->second].erase(id);
+  if (const auto open = holder_.find(number); open != holder_.end()) {
+    held_[open->second].erase(number);
     holder_.erase(open);
   }
   raise_watermark();
@@ -68,9 +97,9 @@ std::int64_t LeaseBook::give_back(int worker) {
     return 0;
   }
   const auto count = static_cast<std::int64_t>(held->second.size());
-  for (const std::uint64_t id : held->second) {
-    holder_.erase(id);
-    given_back_.push(id);
+  for (const std::uint64_t number : held->second) {
+    holder_.erase(number);
+    given_back_.push(number);
   }
   held_.erase(held);
   return count;
@@ -85,11 +114,11 @@ std::int64_t LeaseBook::epoch() const {
   return all_done() ? epochs_ : static_cast<std::int64_t>((below_ - 1) / leases_per_epoch_);
 }
 
-Lease LeaseBook::lease(std::uint64_t id) const {
-  const auto place = static_cast<std::int64_t>((id - 1) % leases_per_epoch_);
+Lease LeaseBook::lease(std::uint64_t number) const {
+  const auto place = static_cast<std::int64_t>((number - 1) % leases_per_epoch_);
   Lease lease;
-  lease.id = id;
-  lease.epoch = static_cast<std::int32_t>((id - 1) / leases_per_epoch_);
+  lease.id = base_ + number;
+  lease.epoch = static_cast<std::int32_t>((number - 1) / leases_per_epoch_);
   lease.begin = place * lease_samples_;
   lease.end = lease.begin + std::min(lease_samples_, samples_ - lease.begin);
   return lease;
@@ -97,11 +126,11 @@ Lease LeaseBook::lease(std::uint64_t id) const {
 
 std::uint64_t LeaseBook::take_given_back() {
   while (!given_back_.empty()) {
-    const std::uint64_t id = given_back_.top();
+    const std::uint64_t number = given_back_.top();
     given_back_.pop();
     // Its push may have been decided after it was given back, by the word of the worker that had it.
-    if (id >= below_ && !done_above_.contains(id)) {
-      return id;
+    if (number >= below_ && !done_above_.contains(number)) {
+      return number;
     }
   }
   return 0;
@@ -109,7 +138,7 @@ std::uint64_t LeaseBook::take_given_back() {
 
 void LeaseBook::raise_watermark() {
   while (done_above_.erase(below_) != 0) {
-    ++below_;
+    below_ = behind_earlier(below_ + 1);
   }
 }
 

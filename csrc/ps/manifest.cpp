@@ -141,6 +141,9 @@ std::vector<std::byte> encode_manifest(const Manifest& manifest) {
   for (const std::uint64_t value : manifest.checksums) {
     json["checksums"].push_back(hex(value));
   }
+  if (!manifest.counted.empty()) {
+    json["counted"] = hex(manifest.counted);
+  }
   json["checksum"] = self_checksum(json);
   const std::string text = json.dump(1) + "\n";
   return {as_bytes(text).begin(), as_bytes(text).end()};
@@ -158,6 +161,9 @@ Manifest decode_manifest(Bytes text, std::string_view what) {
   manifest.file_bytes = fields.number("file_bytes");
   manifest.block_bytes = fields.number("block_bytes");
   manifest.checksums = fields.checksums("checksums");
+  if (json.contains("counted")) {
+    manifest.counted = unhex(fields.text("counted"), what);
+  }
   DOWNPOUR_CHECK(!manifest.file.empty() && manifest.file[0] != '.' && manifest.file.find('/') == std::string::npos,
                  what, ": '", manifest.file, "' is no plain file name");
   DOWNPOUR_CHECK(

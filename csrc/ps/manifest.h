@@ -19,6 +19,7 @@ struct Manifest {
   std::uint64_t file_bytes = 0;
   std::uint64_t block_bytes = 0;  // the data file's checksums are of blocks of this size, the last one shorter
   std::vector<std::uint64_t> checksums;
+  std::vector<std::byte> counted = {};  // JobCounters, encoded; empty: nothing was
   bool operator==(const Manifest&) const = default;
 };
 

@@ -102,6 +102,12 @@ void Member::tick(std::int64_t step) {
   }
 }
 
+std::int64_t Member::clock() const {
+  check_process();
+  const Lock lock(state_->board.mutex);
+  return state_->board.clock_of(state_->board.step);
+}
+
 void Member::wait_minimum_clock(std::int64_t step) {
   check_process();
   MemberBoard& board = state_->board;

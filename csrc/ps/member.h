@@ -40,6 +40,8 @@ class Member {
   // This worker has done `step` steps, counted from where it likes: the coordinator's clock for it starts at the minimum in
   // every life. Cheap; sent at once where the agreement bounds the lead or warms up, else with the next beat.
   void tick(std::int64_t step);
+  // What the coordinator counts the last tick as: over all lives of this worker and of the others, as it is theirs.
+  std::int64_t clock() const;
   // Waits until the slowest live worker has done `step` steps, counted as in tick(). Errors: TimeoutError only when the slowest
   // made no progress for call_deadline; names it.
   void wait_minimum_clock(std::int64_t step);

@@ -29,6 +29,9 @@ Membership::Membership(MembershipOptions options) : options_(options) {
                  options.servers, ", ", options.shards);
   workers_.resize(static_cast<std::size_t>(options.workers));
   servers_.resize(static_cast<std::size_t>(options.servers));
+  if (options.servers == 0) {
+    earlier_.emplace();
+  }
 }
 
 Membership::Member* Membership::find(Target target) { return const_cast<Member*>(std::as_const(*this).find(target)); }

@@ -101,8 +101,10 @@ class Membership {
 
   // The first one decides, others are compared with it; the first one with samples adds those where the job has none yet.
   Actions offer(int worker, const Agreement& agreement);
-  Actions server_ready(int server, std::uint64_t schema);  // workers hear "agreed" once all servers are ready
-  Actions tick(int worker, std::int64_t step);             // a worker's clock: steps done; never runs backwards
+  // Workers hear "agreed" once all servers are ready. When they are for the first time, the leases that all of them have decided
+  // were done in an earlier job on the same snapshots, and are not dealt again; later on the book of this job counts.
+  Actions server_ready(int server, const ServerReady& ready);
+  Actions tick(int worker, std::int64_t step);  // a worker's clock: steps done; never runs backwards
   // Answered now, or when some are given back, or at the end. A worker that still holds open leases is never kept waiting, since
   // the others may wait for those: where there are none to give it gets an empty answer without `end`.
   Actions ask_leases(int worker, int count);
@@ -143,6 +145,7 @@ class Membership {
   };
   struct Server : Member {
     bool ready = false;
+    LeaseTable decided;  // until all servers are ready for the first time
     bool reported_silent = false;
   };
   struct Awaited {
@@ -166,7 +169,9 @@ class Membership {
   void warn(Target target, Member& member, Actions& out) const;
   std::optional<std::string> objection(const Agreement& agreement) const;
   void decide(int worker, const Agreement& agreement, Actions& out);
-  void add_samples(const Agreement& agreement);
+  void add_samples(const Agreement& agreement, Actions& out);
+  void hear_earlier(Actions& out);
+  void go_on(Actions& out);
   void refuse(int worker, const std::string& reason, Actions& out);
   Actions settled(Actions out);
   bool servers_ready() const;
@@ -191,6 +196,7 @@ class Membership {
   std::uint64_t schema_ = 0;  // its hash
   int decided_by_ = -1;
   std::optional<LeaseBook> leases_;
+  std::optional<LeaseTable> earlier_;  // decided by all servers when the job began; nullopt: not all were ready yet
   std::uint64_t questions_ = 0;
   std::int64_t minimum_ = 0;
   bool over_ = false;

@@ -57,7 +57,7 @@ Actions Membership::offer(int index, const Agreement& agreement) {
   if (!agreement_) {
     decide(index, agreement, out);
   } else if (agreement_->samples == 0 && agreement.samples > 0) {
-    add_samples(agreement);
+    add_samples(agreement, out);
   }
   worker->awaits_agreement = true;
   return settled(std::move(out));
@@ -71,7 +71,7 @@ void Membership::refuse(int worker, const std::string& reason, Actions& out) {
 void Membership::decide(int worker, const Agreement& agreement, Actions& out) {
   schema_ = agreement.schema.hash();
   decided_by_ = worker;
-  add_samples(agreement);
+  add_samples(agreement, out);
   for (int server = 0; server < options_.servers; ++server) {
     if (live(server_target(server))) {
       out.emplace_back(SendSchema{server_target(server)});
@@ -80,25 +80,66 @@ void Membership::decide(int worker, const Agreement& agreement, Actions& out) {
 }
 
 // The model is agreed upon before its samples are; servers need not know of these.
-void Membership::add_samples(const Agreement& agreement) {
+void Membership::add_samples(const Agreement& agreement, Actions& out) {
   agreement_ = agreement;
-  leases_.emplace(agreement.samples, std::max<std::int64_t>(agreement.lease_samples, 1), agreement.epochs);
+  leases_.emplace(agreement.samples, std::max<std::int64_t>(agreement.lease_samples, 1), agreement.epochs,
+                  plan_base(agreement));
+  if (earlier_) {
+    go_on(out);
+  }
 }
 
-Actions Membership::server_ready(int index, std::uint64_t schema) {
+Actions Membership::server_ready(int index, const ServerReady& ready) {
   Actions out;
   const Target target = server_target(index);
   if (!live(target)) {
     return out;
   }
-  if (!agreement_ || schema != schema_) {
-    const std::string why = concat(text(target), " made its shards for schema ", schema, ", the job's is ", schema_);
+  if (!agreement_ || ready.schema != schema_) {
+    const std::string why =
+        concat(text(target), " made its shards for schema ", ready.schema, ", the job's is ", schema_);
     leave_server(index, /*orderly=*/false, out);
     out.emplace_back(Disconnect{target, why});
     return settled(std::move(out));
   }
-  servers_[static_cast<std::size_t>(index)].ready = true;
+  Server& server = servers_[static_cast<std::size_t>(index)];
+  server.ready = true;
+  if (!earlier_) {
+    server.decided = ready.leases;
+    hear_earlier(out);
+  }
   return settled(std::move(out));
+}
+
+// A shard that lost its snapshot has decided nothing: then all leases are dealt, and the others answer "duplicate".
+void Membership::hear_earlier(Actions& out) {
+  if (!servers_ready()) {
+    return;
+  }
+  earlier_ = LeaseTable::all();
+  for (Server& server : servers_) {
+    earlier_ = earlier_->intersection(std::exchange(server.decided, {}));
+  }
+  go_on(out);
+}
+
+// The samples come to be known before all servers are ready, or after.
+void Membership::go_on(Actions& out) {
+  if (leases_->total() == 0 || earlier_->count() == 0) {
+    return;
+  }
+  const std::uint64_t done = leases_->begin_after(*earlier_);
+  if (done == 0) {
+    out.emplace_back(
+        Note{"the snapshots are of a run with another data set size, batch size, seed or shuffling: its leases do not "
+             "count, samples start at epoch 0"});
+    return;
+  }
+  out.emplace_back(Note{concat(done, " of ", leases_->total(), " leases were done in an earlier run")});
+  if (leases_->all_done()) {
+    out.emplace_back(
+        Note{"all epochs were done in an earlier run: ask for more epochs, or start with another --run-folder"});
+  }
 }
 
 bool Membership::servers_ready() const {
@@ -160,8 +201,9 @@ void Membership::answer_leases(int index, Actions& out) {
   out.emplace_back(SendLeases{worker_target(index), std::move(answer)});
 }
 
+// Not before the servers have said which leases are done.
 void Membership::answer_waiting_leases(Actions& out) {
-  if (!leases_) {
+  if (!leases_ || !earlier_) {
     return;
   }
   std::vector<int> waiting;

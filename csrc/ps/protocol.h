@@ -145,14 +145,22 @@ struct MinimumClock {                   // follows Joined at once: where the clo
   std::int64_t stalled_nanoseconds = 0; // since anyone whom the receiver waits for last made progress
 };
 struct ServerReady {
+  static constexpr std::size_t kMostRuns = 65536;  // a table that is longer is cut: what is missing is dealt again
   std::uint64_t schema = 0;             // Schema::hash() its shards were made for
+  LeaseTable leases;                    // those that all its shards have decided; without shards: all
 };
 struct ServerStatus {                   // a server's beat
   std::int32_t server = 0;
   ShardCounters counters;               // summed over its shards
   std::uint64_t version = 0;            // sum over its shards
-  std::uint64_t snapshots = 0;
+  std::uint64_t snapshots = 0;          // written in this life
   std::string snapshot_error;           // empty: the last one was written
+  std::uint32_t shards = 0;             // made so far: before that there is nothing to count
+  std::uint8_t last = 0;                // nothing changes any more; answered with a goodbye
+};
+struct JobCounters {                    // in a snapshot's manifest
+  std::uint64_t job = 0;
+  ShardCounters counters;
 };
 struct AskLeases {
   std::int32_t count = 0;
@@ -197,6 +205,7 @@ void encode(const Tick&, Writer& out);
 void encode(const MinimumClock&, Writer& out);
 void encode(const ServerReady&, Writer& out);
 void encode(const ServerStatus&, Writer& out);
+void encode(const JobCounters&, Writer& out);
 void encode(const AskLeases&, Writer& out);
 void encode(const LeasesDone&, Writer& out);
 void encode(const Lease&, Writer& out);

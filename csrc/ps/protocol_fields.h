@@ -52,6 +52,7 @@ void put_items(Writer& out, const std::vector<T>& items) {
 inline void put_value(Writer& out, bool value) { out.put(static_cast<std::uint8_t>(value)); }
 inline void put_value(Writer& out, const std::string& text) { out.put_string(text); }
 inline void put_value(Writer& out, Verdict verdict) { out.put(static_cast<std::uint8_t>(verdict)); }
+inline void put_value(Writer& out, const LeaseTable& table) { table.encode(out); }
 inline void put_value(Writer& out, const Schema& schema) { out.put_bytes(schema.encode()); }
 inline void put_value(Writer& out, const std::optional<Verdict>& verdict) {
   out.put(verdict ? static_cast<std::uint8_t>(*verdict) : std::uint8_t{0});
@@ -137,6 +138,7 @@ inline void get_value(Reader& in, Verdict& verdict) {
   DOWNPOUR_CHECK_AS(ProtocolError, found.has_value(), "a verdict is 1 to 4, found 0");
   verdict = *found;
 }
+inline void get_value(Reader& in, LeaseTable& table) { table = LeaseTable::decode(in); }
 inline void get_value(Reader& in, Schema& schema) { schema = decode_schema(in.get_bytes()); }
 inline void get_value(Reader& in, std::vector<bool>& bits) { get_bits(in, bits); }
 template <typename T>

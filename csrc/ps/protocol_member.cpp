@@ -41,7 +41,7 @@ struct Fields<MinimumClock> {
 template <>
 struct Fields<ServerReady> {
   static constexpr std::string_view kName = "server ready";
-  static auto of(auto& m) { return std::tie(m.schema); }
+  static auto of(auto& m) { return std::tie(m.schema, m.leases); }
 };
 template <>
 struct Fields<ShardCounters> {
@@ -53,7 +53,14 @@ struct Fields<ShardCounters> {
 template <>
 struct Fields<ServerStatus> {
   static constexpr std::string_view kName = "server status";
-  static auto of(auto& m) { return std::tie(m.server, m.counters, m.version, m.snapshots, m.snapshot_error); }
+  static auto of(auto& m) {
+    return std::tie(m.server, m.counters, m.version, m.snapshots, m.snapshot_error, m.shards, m.last);
+  }
+};
+template <>
+struct Fields<JobCounters> {
+  static constexpr std::string_view kName = "counters of a job";
+  static auto of(auto& m) { return std::tie(m.job, m.counters); }
 };
 template <>
 struct Fields<AskLeases> {
@@ -95,6 +102,7 @@ void encode(const Tick& message, Writer& out) { put_field(out, message); }
 void encode(const MinimumClock& message, Writer& out) { put_field(out, message); }
 void encode(const ServerReady& message, Writer& out) { put_field(out, message); }
 void encode(const ServerStatus& message, Writer& out) { put_field(out, message); }
+void encode(const JobCounters& message, Writer& out) { put_field(out, message); }
 void encode(const AskLeases& message, Writer& out) { put_field(out, message); }
 void encode(const LeasesDone& message, Writer& out) { put_field(out, message); }
 void encode(const Lease& message, Writer& out) { put_field(out, message); }
@@ -110,6 +118,7 @@ template Tick decode<Tick>(Bytes);
 template MinimumClock decode<MinimumClock>(Bytes);
 template ServerReady decode<ServerReady>(Bytes);
 template ServerStatus decode<ServerStatus>(Bytes);
+template JobCounters decode<JobCounters>(Bytes);
 template AskLeases decode<AskLeases>(Bytes);
 template LeasesDone decode<LeasesDone>(Bytes);
 template Lease decode<Lease>(Bytes);

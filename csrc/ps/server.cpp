@@ -14,6 +14,9 @@
 namespace downpour::ps {
 namespace {
 
+// How long the coordinator may take to hear the last words; it does so at once, unless it has died.
+constexpr Duration kLastWords = std::chrono::seconds(2);
+
 // Adds up what a server says of its shards.
 void add(const ShardStatus& shard, ServerStatus& sum) {
   const ShardCounters& from = shard.counters;
@@ -64,8 +67,9 @@ class ServerProcess final : public transport::Acceptor {
   ShardThread* find(int shard);
   void obey();
   void make_shards();
+  ServerStatus status();
   void beat();
-  void save();
+  void end();
   void note_failure(std::exception_ptr why);
   void check_shards();
 
@@ -93,12 +97,12 @@ int ServerProcess::run() {
     obey();
     check_shards();
     if (coordinator_.is_finished()) {
-      save();
+      end();
       return 0;
     }
     if (coordinator_.abort_reason()) {
       log_error("server ", options_.index, ": the job was aborted: ", *coordinator_.abort_reason());
-      save();
+      end();
       return 1;
     }
     coordinator_.check_alive();
@@ -126,35 +130,45 @@ void ServerProcess::make_shards() {
   shard_count_ = coordinator_.joined()->shards;
   server_count_ = static_cast<int>(coordinator_.joined()->servers.size());
   const Agreement& agreement = *coordinator_.agreement();
+  LeaseTable decided = LeaseTable::all();
   for (int shard = 0; shard < shard_count_; ++shard) {
     if (is_mine(shard)) {
       shards_.push_back(
           std::make_unique<ShardThread>(clock_, agreement, shard, shard_count_, options_, *files_,
                                         [this](std::exception_ptr why) { note_failure(std::move(why)); }));
       indices_.push_back(shard);
+      decided = decided.intersection(shards_.back()->server().shard().leases());  // nobody changes them yet
       for (const Fence& fence : fences_) {
         shards_.back()->server().fence(fence);
       }
     }
   }
   listener_ = transport::listen_tcp(loop_, std::move(socket_), *this, transport::SharedMemory::kAuto, exposure_);
-  coordinator_.say_ready(agreement.schema.hash());
+  coordinator_.say_ready({agreement.schema.hash(), decided.first_runs(ServerReady::kMostRuns)});
 }
 
-void ServerProcess::beat() {
+ServerStatus ServerProcess::status() {
   ServerStatus status;
   status.server = options_.index;
+  status.shards = static_cast<std::uint32_t>(shards_.size());
   for (const auto& shard : shards_) {
     add(shard->status(), status);
   }
-  coordinator_.report(status);
+  return status;
 }
 
-void ServerProcess::save() {
+void ServerProcess::beat() { coordinator_.report(status()); }
+
+// What was counted last is told when nothing can be counted any more.
+void ServerProcess::end() {
   listener_.reset();
   for (const auto& shard : shards_) {
     shard->save_and_end();
   }
+  ServerStatus last = status();
+  last.last = 1;
+  coordinator_.report(last);
+  loop_.run_until([this] { return !coordinator_.is_connected(); }, loop_.now() + kLastWords);
   check_shards();
 }
 

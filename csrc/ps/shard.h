@@ -34,7 +34,8 @@ struct PushResult {
   std::uint64_t staleness = 0;  // versions between base and admission
 };
 
-// Counters since this generation began. The server counts pulled_bytes; all others grow in push() and skip_to().
+// Counters of the job; those of a shard that is restored in the same job go on where its snapshot was taken, so that what a crash
+// undid is not counted, or once when it is replayed. The server counts pulled_bytes; all others grow in push() and skip_to().
 struct ShardCounters {
   static constexpr int kStalenessBuckets = 16;  // 0, 1, 2, 3, 4-5, 6-7, 8-11, 12-15, 16-23, ... see staleness_bucket()
   std::uint64_t applied = 0, stale = 0, refused = 0, duplicates = 0, repeats = 0, lost = 0, replayed = 0;

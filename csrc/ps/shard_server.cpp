@@ -58,8 +58,8 @@ ShardServer::State::State(transport::Loop& the_loop, const Agreement& the_agreem
         }
       });
     };
-    writer =
-        std::make_unique<SnapshotWriter>(files, options.folder, SnapshotId{index, count}, schema, shard.layout(), done);
+    writer = std::make_unique<SnapshotWriter>(files, options.folder, SnapshotId{index, count}, job, schema,
+                                              shard.layout(), done);
   }
 }
 

@@ -107,6 +107,7 @@ void ShardServer::restore_from_snapshot() {
     state.shard.restore(std::move(*found));
   }
   if (state.restored) {
+    state.shard.counters() = read_snapshot_counters(state.files, state.options.folder, id, state.job);
     log_info("shard ", state.index, ": restored version ", state.shard.version().version, ", generation ", generation);
   }
 }

@@ -1,6 +1,7 @@
 #include "csrc/ps/snapshot.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <initializer_list>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "csrc/base/log.h"
 #include "csrc/base/safetensors.h"
 #include "csrc/ps/manifest.h"
+#include "csrc/ps/protocol.h"
 
 namespace downpour::ps {
 namespace {
@@ -192,12 +194,34 @@ void remove_others(Files& files, const path& folder, SnapshotId id, std::string_
 
 // ---- reading ------------------------------------------------------------------------------------------------------
 
-// nullopt when there is none.
-std::optional<Manifest> read_manifest(Files& files, const path& folder, SnapshotId id) {
-  const path where = manifest_path(folder, id);
-  if (!files.exists(where)) {
-    return std::nullopt;
+// The shard count in a manifest's name; nullopt for any other file.
+std::optional<int> count_in_name(std::string_view name) {
+  int shard = 0, count = 0, length = 0;
+  const std::string text(name);
+  const bool fits = std::sscanf(text.c_str(), "shard-%7d-of-%7d%n", &shard, &count, &length) == 2;
+  return fits && text == stem({shard, count}) + ".json" ? std::optional(count) : std::nullopt;
+}
+
+// Parameters are cut by the number of shards: to begin anew beside what another number has learnt would hide that it is lost.
+void check_no_other_count(Files& files, const path& folder, SnapshotId id) {
+  for (const std::string& name : files.list(folder)) {
+    const int found = count_in_name(name).value_or(id.shard_count);
+    DOWNPOUR_CHECK(found == id.shard_count, "snapshot folder '", folder.string(), "': expected snapshots of ",
+                   id.shard_count, " shards, found '", name, "' of ", found, ": start the job with --servers ", found,
+                   " as before, or with another --run-folder to begin from the initial values");
   }
+}
+
+bool has_snapshot(Files& files, const path& folder, SnapshotId id) {
+  if (files.exists(manifest_path(folder, id))) {
+    return true;
+  }
+  check_no_other_count(files, folder, id);
+  return false;
+}
+
+Manifest read_manifest(Files& files, const path& folder, SnapshotId id) {
+  const path where = manifest_path(folder, id);
   const std::string what = concat("snapshot manifest '", where.string(), "'");
   Manifest manifest = decode_manifest(files.read(where, kMaxManifestBytes), what);
   DOWNPOUR_CHECK(manifest.shard == id.shard && manifest.shard_count == id.shard_count, what, ": expected shard ",
@@ -301,13 +325,14 @@ auto with_advice(const path& folder, SnapshotId id, const Read& read) {
 }  // namespace
 
 void write_snapshot(Files& files, const path& folder, SnapshotId id, const Schema& schema, const ShardLayout& layout,
-                    const Shard::State& state) {
+                    const Shard::State& state, Bytes counted) {
   files.create_folders(folder);
   Manifest manifest;
   manifest.shard = id.shard;
   manifest.shard_count = id.shard_count;
   manifest.version = state.version;
   manifest.schema = schema.encode();
+  manifest.counted = {counted.begin(), counted.end()};
   manifest.file = free_name(files, folder, id, state.version);
   const path data = folder / manifest.file, data_temporary = temporary(folder, id, kDataSuffix);
   const path target = manifest_path(folder, id), target_temporary = temporary(folder, id, ".json");
@@ -333,23 +358,35 @@ void write_snapshot(Files& files, const path& folder, SnapshotId id, const Schem
 
 std::optional<Shard::State> read_snapshot(Files& files, const path& folder, SnapshotId id, const Schema& schema,
                                           const ShardLayout& layout) {
+  if (!has_snapshot(files, folder, id)) {
+    return std::nullopt;
+  }
   return with_advice(folder, id, [&]() -> std::optional<Shard::State> {
-    const std::optional<Manifest> manifest = read_manifest(files, folder, id);
-    if (!manifest) {
-      return std::nullopt;
-    }
-    check_schema(*manifest, schema, manifest_path(folder, id));
-    const path where = folder / manifest->file;
-    const auto file = read_data(files, where, *manifest, largest_file_bytes(schema, layout));
-    return parse_data(file, *manifest, schema, layout, concat("snapshot '", where.string(), "'"));
+    const Manifest manifest = read_manifest(files, folder, id);
+    check_schema(manifest, schema, manifest_path(folder, id));
+    const path where = folder / manifest.file;
+    const auto file = read_data(files, where, manifest, largest_file_bytes(schema, layout));
+    return parse_data(file, manifest, schema, layout, concat("snapshot '", where.string(), "'"));
+  });
+}
+
+ShardCounters read_snapshot_counters(Files& files, const path& folder, SnapshotId id, std::uint64_t job) {
+  if (!has_snapshot(files, folder, id)) {
+    return {};
+  }
+  return with_advice(folder, id, [&]() -> ShardCounters {
+    const std::vector<std::byte> counted = read_manifest(files, folder, id).counted;
+    const JobCounters found = counted.empty() ? JobCounters{} : decode<JobCounters>(counted);
+    return found.job == job ? found.counters : ShardCounters{};
   });
 }
 
 std::optional<Schema> read_snapshot_schema(Files& files, const path& folder, SnapshotId id) {
-  return with_advice(folder, id, [&]() -> std::optional<Schema> {
-    const std::optional<Manifest> manifest = read_manifest(files, folder, id);
-    return manifest ? std::optional(decode_schema(manifest->schema)) : std::nullopt;
-  });
+  if (!has_snapshot(files, folder, id)) {
+    return std::nullopt;
+  }
+  return with_advice(folder, id,
+                     [&]() -> std::optional<Schema> { return decode_schema(read_manifest(files, folder, id).schema); });
 }
 
 }  // namespace downpour::ps

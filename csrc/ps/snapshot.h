@@ -20,17 +20,23 @@ struct SnapshotId {
   int shard_count = 1;
 };
 
-// Writes to a temporary name, syncs the file, renames, syncs the folder, then the manifest the same way, then deletes
+// `counted`: Manifest's. Writes to a temporary name, syncs the file, renames, syncs the folder, then the manifest the same way, then deletes
 // every other data file of this shard. A crash at any point leaves the previous or the new snapshot whole.
 // Errors: Error naming the file, the operation and the system's reason (disk full, read-only); the previous one stays
 // good and the temporary file is removed. Blocks: on the disk.
 void write_snapshot(Files& files, const std::filesystem::path& folder, SnapshotId id, const Schema& schema,
-                    const ShardLayout& layout, const Shard::State& state);
+                    const ShardLayout& layout, const Shard::State& state, Bytes counted = {});
 
 // nullopt when there is no manifest. Errors: Error for a truncated, corrupted or foreign snapshot: says which file,
-// which byte range, expected against found, and what to do. Nothing is allocated from an unchecked length.
+// which byte range, expected against found, and what to do; and where there is none, but one of a job with another number of
+// shards. Nothing is allocated from an unchecked length.
 std::optional<Shard::State> read_snapshot(Files& files, const std::filesystem::path& folder, SnapshotId id,
                                           const Schema& schema, const ShardLayout& layout);
+
+// What the shard had counted when its snapshot was taken, so that a restart neither forgets nor counts twice; zeros when there is
+// none, or one of another job.
+ShardCounters read_snapshot_counters(Files& files, const std::filesystem::path& folder, SnapshotId id,
+                                     std::uint64_t job);
 
 // The schema that a folder's snapshots were written under, so that a server can restart before any worker speaks.
 std::optional<Schema> read_snapshot_schema(Files& files, const std::filesystem::path& folder, SnapshotId id);

@@ -3,14 +3,16 @@
 #include <utility>
 
 #include "csrc/base/error.h"
+#include "csrc/ps/protocol.h"
 
 namespace downpour::ps {
 
-SnapshotWriter::SnapshotWriter(Files& files, std::filesystem::path folder, SnapshotId id, Schema schema,
-                               const ShardLayout& layout, Done done)
+SnapshotWriter::SnapshotWriter(Files& files, std::filesystem::path folder, SnapshotId id, std::uint64_t job,
+                               Schema schema, const ShardLayout& layout, Done done)
     : files_(files),
       folder_(std::move(folder)),
       id_(id),
+      job_(job),
       schema_(std::move(schema)),
       layout_(layout),
       done_(std::move(done)),
@@ -33,6 +35,8 @@ bool SnapshotWriter::is_writing() const {
 void SnapshotWriter::start(const Shard& shard) {
   DOWNPOUR_INTERNAL_ASSERT(!is_writing());
   shard.copy_state(state_);
+  counted_.clear();
+  encode(JobCounters{job_, shard.counters()}, counted_);
   {
     const std::lock_guard lock(mutex_);
     writing_ = true;
@@ -59,7 +63,7 @@ void SnapshotWriter::run() {
 
 std::string SnapshotWriter::write() {
   try {
-    write_snapshot(files_, folder_, id_, schema_, layout_, state_);
+    write_snapshot(files_, folder_, id_, schema_, layout_, state_, counted_.bytes());
     return {};
   } catch (const std::exception& error) {
     return error.what();

@@ -19,9 +19,9 @@ class SnapshotWriter {
  public:
   // `error`: empty when the snapshot is good.
   using Done = std::function<void(const std::string& error)>;
-  SnapshotWriter(Files& files, std::filesystem::path folder, SnapshotId id, Schema schema, const ShardLayout& layout,
-                 Done done);  // files and layout outlive it
-  ~SnapshotWriter();          // waits for the one being written
+  SnapshotWriter(Files& files, std::filesystem::path folder, SnapshotId id, std::uint64_t job, Schema schema,
+                 const ShardLayout& layout, Done done);  // files and layout outlive it
+  ~SnapshotWriter();                                     // waits for the one being written
 
   // Takes a copy of the shard now and writes it. Errors: InternalError while one is being written.
   void start(const Shard& shard);
@@ -34,9 +34,11 @@ class SnapshotWriter {
   Files& files_;
   const std::filesystem::path folder_;
   const SnapshotId id_;
+  const std::uint64_t job_;
   const Schema schema_;
   const ShardLayout& layout_;
   const Done done_;
+  Writer counted_;      // with state_
   Shard::State state_;  // the writing thread's while writing_, else the owner's
   mutable std::mutex mutex_;
   std::condition_variable changed_;

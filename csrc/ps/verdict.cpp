@@ -112,6 +112,17 @@ VerdictTable VerdictTable::decode(Reader& in) {
   return table;
 }
 
+LeaseTable::LeaseTable(Run run) {
+  DOWNPOUR_CHECK(run.begin > 0 && run.end > run.begin && run.end <= kMaxLease + 1, "leases ", run.begin, " to ",
+                 run.end, ": expected a run within 1 to ", kMaxLease);
+  append(run);
+}
+
+void LeaseTable::append(Run run) {
+  runs_.push_back(run);
+  count_ += run.end - run.begin;
+}
+
 bool LeaseTable::decided(std::uint64_t lease) const {
   const auto after = std::upper_bound(runs_.begin(), runs_.end(), lease,
                                       [](std::uint64_t value, const Run& run) { return value < run.begin; });
@@ -141,6 +152,27 @@ void LeaseTable::record(std::uint64_t lease) {
 }
 
 std::uint64_t LeaseTable::count() const { return count_; }
+const std::vector<LeaseTable::Run>& LeaseTable::runs() const { return runs_; }
+
+LeaseTable LeaseTable::intersection(const LeaseTable& other) const {
+  LeaseTable both;
+  for (auto a = runs_.begin(), b = other.runs_.begin(); a != runs_.end() && b != other.runs_.end();) {
+    const Run common{std::max(a->begin, b->begin), std::min(a->end, b->end)};
+    if (common.begin < common.end) {
+      both.append(common);
+    }
+    a->end < b->end ? ++a : ++b;
+  }
+  return both;
+}
+
+LeaseTable LeaseTable::first_runs(std::size_t most) const {
+  LeaseTable first;
+  for (std::size_t i = 0; i < std::min(most, runs_.size()); ++i) {
+    first.append(runs_[i]);
+  }
+  return first;
+}
 
 void LeaseTable::encode(Writer& out) const {
   out.put(static_cast<std::uint32_t>(runs_.size()));
@@ -160,8 +192,7 @@ LeaseTable LeaseTable::decode(Reader& in) {
     run.end = in.get<std::uint64_t>();
     DOWNPOUR_CHECK_AS(ProtocolError, run.begin > before && run.end > run.begin && run.end <= kMaxLease + 1,
                       "lease table: leases ", run.begin, " to ", run.end, " after ", before, " are no ascending run");
-    table.runs_.push_back(run);
-    table.count_ += run.end - run.begin;
+    table.append(run);
     before = run.end;
   }
   return table;

@@ -64,25 +64,34 @@ class VerdictTable {
   std::unordered_map<int, Row> rows_;
 };
 
-// Which leases a shard has decided: lease ids grow from 1 and mostly arrive in order, so a few runs of them.
+// Which leases a shard has decided: lease ids of one plan follow one another and mostly arrive in order, so a few runs of them.
 // Threads: one.
 class LeaseTable {
  public:
   static constexpr std::uint64_t kMaxLease = std::uint64_t{1} << 62;
+  struct Run {  // begin .. end - 1
+    std::uint64_t begin = 0, end = 0;
+    bool operator==(const Run&) const = default;
+  };
+
+  LeaseTable() = default;
+  explicit LeaseTable(Run run);  // Errors: Error for an empty run, lease 0, or one above kMaxLease
+  static LeaseTable all() { return LeaseTable(Run{1, kMaxLease + 1}); }
 
   bool decided(std::uint64_t lease) const;  // 0 means no lease: never decided
   void record(std::uint64_t lease);         // ignores 0 and decided ones. Errors: Error above kMaxLease
   std::uint64_t count() const;              // leases decided so far
+  const std::vector<Run>& runs() const;     // ascending, with at least one undecided lease between two
+  LeaseTable intersection(const LeaseTable& other) const;
+  LeaseTable first_runs(std::size_t most) const;  // so many of them, so that a message about them is bounded
   void encode(Writer& out) const;
   static LeaseTable decode(Reader& in);  // Errors: ProtocolError
   bool operator==(const LeaseTable&) const = default;
 
  private:
-  struct Run {  // begin .. end - 1
-    std::uint64_t begin = 0, end = 0;
-    bool operator==(const Run&) const = default;
-  };
-  std::vector<Run> runs_;  // ascending, with at least one undecided lease between two
+  void append(Run run);  // behind all others
+
+  std::vector<Run> runs_;
   std::uint64_t count_ = 0;
 };
 

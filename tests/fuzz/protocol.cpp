@@ -38,6 +38,7 @@ constexpr void (*kReaders[])(Bytes) = {
     read_as<Joined>,      read_as<Progress>,     read_as<Tick>,         read_as<MinimumClock>,
     read_as<ServerReady>, read_as<ServerStatus>, read_as<AskLeases>,    read_as<LeasesDone>,
     read_as<Lease>,       read_as<Leases>,       read_as<Reason>,       read_as<downpour::ps::Fence>,
+    read_as<JobCounters>,
 };
 
 }  // namespace

@@ -23,6 +23,7 @@ ps::Progress beat(std::int64_t step, std::int64_t samples) {
 ps::ServerStatus status(int server, std::uint64_t applied) {
   ps::ServerStatus result;
   result.server = server;
+  result.shards = 1;
   result.counters.applied = applied;
   result.counters.staleness[1] = applied;
   result.counters.pushed_bytes = 10 * applied;
@@ -62,18 +63,24 @@ TEST(Scoreboard, ARestartedWorkerCountsOn) {
   EXPECT_EQ(board.workers(TimePoint{}).at(1).step, 3);
 }
 
-TEST(Scoreboard, ServersAreSummedOverTheirLives) {
+TEST(Scoreboard, ServersAreSummedAndARestartedOneCountsOnFromItsSnapshot) {
   Scoreboard board;
   board.status(status(0, 5));
   board.status(status(1, 7));
   board.status(status(1, 8));
   board.restarted(server(1));
-  board.status(status(1, 2));
+  EXPECT_EQ(board.totals().shards.applied, 13u) << "nothing better is known yet";
+  ps::ServerStatus early;
+  early.server = 1;
+  board.status(early);
+  EXPECT_EQ(board.totals().shards.applied, 13u) << "without shards it has nothing to say";
+  board.status(status(1, 6));  // two were undone
+  board.status(status(1, 9));
   const Totals totals = board.totals();
-  EXPECT_EQ(totals.shards.applied, 15u);
-  EXPECT_EQ(totals.shards.staleness[1], 15u);
-  EXPECT_EQ(totals.shards.pushed_bytes, 150u);
-  EXPECT_EQ(totals.shards.max_staleness_seen, 8u);
+  EXPECT_EQ(totals.shards.applied, 14u);
+  EXPECT_EQ(totals.shards.staleness[1], 14u);
+  EXPECT_EQ(totals.shards.pushed_bytes, 140u);
+  EXPECT_EQ(totals.shards.max_staleness_seen, 9u);
   EXPECT_EQ(totals.snapshots, 3u);
 }
 

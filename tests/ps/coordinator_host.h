@@ -146,7 +146,7 @@ class CoordinatorHost final : public CoordinatorObserver {
     void on_message(transport::Connection& connection, const transport::Message& message) override {
       if (message.type == static_cast<std::uint16_t>(MessageType::kSchema)) {
         Writer body;
-        encode(ServerReady{decode<Agreement>(message.body).schema.hash()}, body);
+        encode(ServerReady{decode<Agreement>(message.body).schema.hash(), {}}, body);
         connection.send(static_cast<std::uint16_t>(MessageType::kServerReady), body.bytes());
       }
     }

@@ -184,7 +184,7 @@ TEST_F(CoordinatorTest, AgreesOnceAllServersAreReady) {
   network.deliver_all();
   EXPECT_EQ(shards.last<Agreement>(MessageType::kSchema), agreement_of(3));
   EXPECT_THAT(first.types(), Not(Contains(MessageType::kSchema)));
-  shards.send(MessageType::kServerReady, ServerReady{agreement_of(3).schema.hash()});
+  shards.send(MessageType::kServerReady, ServerReady{agreement_of(3).schema.hash(), {}});
   network.deliver_all();
   EXPECT_THAT(first.types(), Contains(MessageType::kSchema));
 }
@@ -213,6 +213,23 @@ TEST_F(CoordinatorTest, BeatsReachTheObserver) {
   EXPECT_EQ(observer.statuses[0].version, 3u);
 }
 
+TEST_F(CoordinatorTest, AServersLastWordsAreAnsweredWithAGoodbye) {
+  Peer& shards = server();
+  shards.send(MessageType::kServerStatus, ServerStatus{});
+  network.deliver_all();
+  EXPECT_FALSE(shards.closed);
+  ServerStatus last;
+  last.version = 8;
+  last.last = 1;
+  shards.send(MessageType::kServerStatus, last);
+  network.deliver_all();
+  EXPECT_TRUE(shards.closed);
+  EXPECT_THAT(shards.reason, IsEmpty());
+  EXPECT_EQ(observer.statuses.back().version, 8u);
+  EXPECT_FALSE(coordinator.membership().live(server_target(0)));
+  EXPECT_THAT(observer.notes, IsEmpty());
+}
+
 TEST_F(CoordinatorTest, LeasesClockAndFinishGoThroughMembership) {
   Peer& shards = server();
   Peer& peer = worker(0);
@@ -220,10 +237,11 @@ TEST_F(CoordinatorTest, LeasesClockAndFinishGoThroughMembership) {
   agreement.max_lead = 0;
   peer.send(MessageType::kOfferSchema, agreement);
   network.deliver_all();
-  shards.send(MessageType::kServerReady, ServerReady{agreement.schema.hash()});
+  shards.send(MessageType::kServerReady, ServerReady{agreement.schema.hash(), {}});
   peer.send(MessageType::kAskLeases, AskLeases{3});
   peer.send(MessageType::kTick, Tick{1});
-  peer.send(MessageType::kLeasesDone, LeasesDone{{1, 2, 3}});
+  const std::uint64_t base = plan_base(agreement);
+  peer.send(MessageType::kLeasesDone, LeasesDone{{base + 1, base + 2, base + 3}});
   network.deliver_all();
   EXPECT_THAT(peer.last<Leases>(MessageType::kLeases)->leases, SizeIs(3));
   EXPECT_EQ(peer.last<MinimumClock>(MessageType::kMinimumClock)->clock, 1);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <set>
@@ -77,7 +78,7 @@ TEST(LeaseBook, RefusesSizesThatMakeNoLeases) {
   EXPECT_THROW(LeaseBook(1, 0, 1), Error);
   EXPECT_THROW(LeaseBook(1, 1, -1), Error);
   EXPECT_THROW(LeaseBook(1, 1, std::int64_t{1} << 31), Error);
-  EXPECT_THAT([] { LeaseBook(std::int64_t{1} << 62, 1, 4); }, ThrowsMessage<Error>(HasSubstr("2^63")));
+  EXPECT_THAT([] { LeaseBook(std::int64_t{1} << 62, 1, 4); }, ThrowsMessage<Error>(HasSubstr("2^44")));
 }
 
 TEST(LeaseBook, LargeSizesDoNotOverflow) {
@@ -137,6 +138,100 @@ TEST(LeaseBook, TheWordOfAFormerHolderCounts) {
   EXPECT_FALSE(book.holds(1));
   EXPECT_EQ(book.give_back(1), 0);
   EXPECT_FALSE(book.next(0));
+}
+
+// ---- what an earlier job has done ---------------------------------------------------------------------------------
+
+Agreement plan() {
+  Agreement agreement;
+  agreement.samples = 60000;
+  agreement.lease_samples = 64;
+  agreement.epochs = 3;
+  agreement.seed = 1;
+  return agreement;
+}
+
+LeaseTable table(std::uint64_t base, std::initializer_list<std::uint64_t> numbers) {
+  LeaseTable leases;
+  for (const std::uint64_t number : numbers) {
+    leases.record(base + number);
+  }
+  return leases;
+}
+
+TEST(LeaseBook, AnotherPlanHasOtherIdsAndMoreEpochsHaveTheSame) {
+  std::set<std::uint64_t> bases = {plan_base(plan())};
+  const std::vector<std::function<void(Agreement&)>> changes = {
+      [](Agreement& it) { ++it.samples; }, [](Agreement& it) { ++it.lease_samples; }, [](Agreement& it) { ++it.seed; },
+      [](Agreement& it) { it.shuffle = 0; }};
+  for (const auto& change : changes) {
+    Agreement other = plan();
+    change(other);
+    bases.insert(plan_base(other));
+  }
+  EXPECT_EQ(bases.size(), 5u);
+  Agreement longer = plan();
+  longer.epochs = 30;
+  EXPECT_EQ(plan_base(longer), plan_base(plan()));
+}
+
+TEST(LeaseBook, IdsOfAPlanStayBelowTheLimitAndNameTheirNumber) {
+  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+    Agreement agreement = plan();
+    agreement.seed = seed;
+    const std::uint64_t base = plan_base(agreement);
+    ASSERT_LE(base + kMaxLeases, LeaseTable::kMaxLease);
+    ASSERT_EQ(lease_number(base + 1), 1u);
+    ASSERT_EQ(lease_number(base + kMaxLeases), kMaxLeases);
+  }
+  LeaseBook book(4, 1, 1, kMaxLeases + 1);
+  EXPECT_EQ(book.next(0)->id, kMaxLeases + 2);
+  book.done(1);  // of another plan
+  EXPECT_EQ(book.done_count(), 0u);
+  book.done(kMaxLeases + 2);
+  EXPECT_EQ(book.done_count(), 1u);
+}
+
+TEST(LeaseBook, GoesOnBehindWhatAnEarlierJobHasDone) {
+  constexpr std::uint64_t kBase = 100;
+  LeaseBook book(5, 1, 2, kBase);
+  LeaseTable earlier = table(kBase, {1, 2, 3, 5, 6, 10, 11, 40});
+  earlier.record(kBase - 50);
+  EXPECT_EQ(book.begin_after(earlier), 6u) << "11 and 40 are behind the end, the last one before the beginning";
+  EXPECT_EQ(book.done_count(), 6u);
+  const auto leases = take(book, 0, 20);
+  EXPECT_THAT(leases, ElementsAre(Lease{kBase + 4, 0, 3, 4}, Lease{kBase + 7, 1, 1, 2}, Lease{kBase + 8, 1, 2, 3},
+                                  Lease{kBase + 9, 1, 3, 4}));
+  book.done(kBase + 5);  // done earlier: a repeat
+  EXPECT_EQ(book.done_count(), 6u);
+  EXPECT_EQ(book.epoch(), 0);
+  book.done(kBase + 4);
+  EXPECT_EQ(book.epoch(), 1);
+  book.give_back(0);
+  EXPECT_EQ(take(book, 1, 20).size(), 3u);
+  for (const std::uint64_t number : {9, 8, 7}) {
+    book.done(kBase + number);
+  }
+  EXPECT_TRUE(book.all_done());
+  EXPECT_EQ(book.epoch(), 2);
+}
+
+TEST(LeaseBook, ThatWasDoneEarlierIsDoneAtOnceAndGoesOnWithMoreEpochs) {
+  LeaseBook book(1'000'000'000, 1, 8);
+  EXPECT_EQ(book.begin_after(LeaseTable::all()), book.total());
+  EXPECT_TRUE(book.all_done());
+  EXPECT_FALSE(book.next(0));
+  LeaseBook longer(1'000'000'000, 1, 9);
+  longer.begin_after(LeaseTable({1, 8'000'000'001}));
+  EXPECT_THAT(longer.next(0), ::testing::Optional(Lease{8'000'000'001, 8, 0, 1}));
+  EXPECT_EQ(longer.epoch(), 8);
+}
+
+TEST(LeaseBook, NothingDoneEarlierChangesNothing) {
+  LeaseBook book(4, 1, 1), empty(0, 1, 1);
+  EXPECT_EQ(book.begin_after({}), 0u);
+  EXPECT_EQ(empty.begin_after(LeaseTable::all()), 0u);
+  EXPECT_EQ(take(book, 0, 9).size(), 4u);
 }
 
 // A data set dealt to workers that die at random, some of them after their push was decided and before they could say so:

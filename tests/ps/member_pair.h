@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "csrc/ps/lease_book.h"
 #include "tests/ps/coordinator_host.h"
 
 // Workers of a coordinator that runs on a thread of its own, over TCP.
@@ -34,12 +35,20 @@ inline Agreement with_leases(std::int64_t samples) {
   return agreement;
 }
 
+// Leases are called by their numbers in the plan.
 inline std::vector<std::uint64_t> ids(const Leases& leases) {
   std::vector<std::uint64_t> found;
   for (const Lease& lease : leases.leases) {
-    found.push_back(lease.id);
+    found.push_back(lease_number(lease.id));
   }
   return found;
+}
+
+inline std::vector<std::uint64_t> of_plan(const Agreement& agreement, std::vector<std::uint64_t> numbers) {
+  for (std::uint64_t& number : numbers) {
+    number += plan_base(agreement);
+  }
+  return numbers;
 }
 
 // Two workers and a server, agreed.

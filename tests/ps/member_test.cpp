@@ -328,7 +328,7 @@ TEST(MemberThreads, AnyThreadMayCallAnything) {
     threads.emplace_back([&] {
       for (Leases leases; leases.end == 0; leases = member.ask_leases(3)) {
         used += static_cast<int>(leases.leases.size());
-        member.leases_done(ids(leases));
+        member.leases_done(of_plan(agreement, ids(leases)));
       }
     });
   }

@@ -81,8 +81,10 @@ TEST(MemberClock, ALaterLifeCountsFromTheMinimum) {
   pair.first->wait_minimum_clock(50);
   Member again(pair.host.member(1));  // the same process: the former life is over
   EXPECT_EQ(again.joined().incarnation, 2u);
+  EXPECT_EQ(again.clock(), 50);
   again.agree(with_lead(0));
   again.tick(1);  // its own first step is the job's 51st
+  EXPECT_EQ(again.clock(), 51);
   pair.first->tick(51);
   pair.first->wait_minimum_clock(51);
   again.wait_minimum_clock(1);
@@ -97,9 +99,9 @@ TEST(MemberLeases, AreDealtAndTheEndIsHeard) {
   const Leases none = pair.first->ask_leases(1);  // it still holds two
   EXPECT_THAT(none.leases, IsEmpty());
   EXPECT_EQ(none.end, 0);
-  pair.first->leases_done(std::vector<std::uint64_t>{1, 2});
+  pair.first->leases_done(of_plan(with_leases(3), {1, 2}));
   auto waiting = std::async(std::launch::async, [&] { return pair.first->ask_leases(1); });
-  pair.second->leases_done(std::vector<std::uint64_t>{3});
+  pair.second->leases_done(of_plan(with_leases(3), {3}));
   EXPECT_EQ(waiting.get().end, 1);
   EXPECT_EQ(pair.second->ask_leases(1).end, 1);
   EXPECT_THROW(pair.first->ask_leases(0), Error);

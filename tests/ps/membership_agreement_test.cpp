@@ -32,11 +32,11 @@ TEST(MembershipAgreement, TheFirstOfferDecidesAndServersHearIt) {
 TEST(MembershipAgreement, WorkersHearAgreedWhenAllServersAreReady) {
   Job job(2, 2);
   job.everyone_joins();
-  const std::uint64_t hash = agreement_of().schema.hash();
+  const ServerReady ready = ready_for(agreement_of());
   job.membership.offer(0, agreement_of());
-  EXPECT_THAT(job.membership.server_ready(0, hash), IsEmpty());
-  EXPECT_THAT(targets<SendSchema>(job.membership.server_ready(1, hash)), ElementsAre("worker 0"));
-  EXPECT_THAT(job.membership.server_ready(1, hash), IsEmpty());
+  EXPECT_THAT(job.membership.server_ready(0, ready), IsEmpty());
+  EXPECT_THAT(targets<SendSchema>(job.membership.server_ready(1, ready)), ElementsAre("worker 0"));
+  EXPECT_THAT(job.membership.server_ready(1, ready), IsEmpty());
   EXPECT_THAT(targets<SendSchema>(job.membership.offer(1, agreement_of())), ElementsAre("worker 1"));
 }
 
@@ -83,8 +83,7 @@ TEST(MembershipAgreement, AWorkerThatAgreesWhileAServerRestartsWaitsForIt) {
   job.join_worker(1, 900);
   EXPECT_THAT(only<SendSchema>(job.membership.offer(1, agreement_of())), IsEmpty());
   job.join_server(0, 901);
-  EXPECT_THAT(targets<SendSchema>(job.membership.server_ready(0, agreement_of().schema.hash())),
-              ElementsAre("worker 1"));
+  EXPECT_THAT(targets<SendSchema>(job.membership.server_ready(0, ready_for(agreement_of()))), ElementsAre("worker 1"));
 }
 
 TEST(MembershipAgreement, AnotherModelIsRefusedToThatWorkerAndNamesTheDifference) {
@@ -98,8 +97,7 @@ TEST(MembershipAgreement, AnotherModelIsRefusedToThatWorkerAndNamesTheDifference
   EXPECT_THAT(refused[0].reason, HasSubstr("worker 0"));
   EXPECT_THAT(refused[0].reason, HasSubstr(*first_difference(agreement_of(8).schema, agreement_of(4).schema)));
   EXPECT_THAT(notes(actions), HasSubstr("worker 1 is refused"));
-  EXPECT_THAT(targets<SendSchema>(job.membership.server_ready(0, agreement_of(4).schema.hash())),
-              ElementsAre("worker 0"));
+  EXPECT_THAT(targets<SendSchema>(job.membership.server_ready(0, ready_for(agreement_of(4)))), ElementsAre("worker 0"));
 }
 
 TEST(MembershipAgreement, ADifferingJobOptionIsNamed) {
@@ -160,7 +158,7 @@ TEST(MembershipAgreement, AServerWithShardsOfAnotherSchemaIsDisconnected) {
   Job job(1, 1);
   job.everyone_joins();
   job.membership.offer(0, agreement_of());
-  const Actions actions = job.membership.server_ready(0, 12345);
+  const Actions actions = job.membership.server_ready(0, {12345, {}});
   EXPECT_THAT(targets<Disconnect>(actions), ElementsAre("server 0"));
   EXPECT_THAT(only<SendSchema>(actions), IsEmpty());
   EXPECT_FALSE(job.membership.live(kServer0));

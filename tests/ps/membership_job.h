@@ -74,6 +74,11 @@ inline Agreement with_lead(std::int64_t max_lead) {
   return agreement;
 }
 
+// A server made its shards, all of which have decided `leases`.
+inline ServerReady ready_for(const Agreement& agreement, LeaseTable leases = {}) {
+  return {agreement.schema.hash(), std::move(leases)};
+}
+
 // A membership and the time it is told.
 class Job {
  public:
@@ -117,7 +122,7 @@ class Job {
       membership.offer(index, agreement);
     }
     for (int index = 0; index < membership.options().servers; ++index) {
-      membership.server_ready(index, agreement.schema.hash());
+      membership.server_ready(index, ready_for(agreement));
     }
   }
 
@@ -133,17 +138,21 @@ inline std::vector<std::int64_t> clocks(const Actions& actions) {
   return found;
 }
 
+// Leases are called by their numbers in the plan.
 inline std::vector<std::uint64_t> ids(const Actions& actions) {
   std::vector<std::uint64_t> found;
   for (const auto& action : only<SendLeases>(actions)) {
     for (const Lease& lease : action.leases.leases) {
-      found.push_back(lease.id);
+      found.push_back(lease_number(lease.id));
     }
   }
   return found;
 }
 
 inline Actions done(Job& job, int worker, std::vector<std::uint64_t> leases) {
+  for (std::uint64_t& lease : leases) {
+    lease += job.membership.leases()->base();
+  }
   return job.membership.leases_done(worker, leases);
 }
 

@@ -112,7 +112,7 @@ class RandomJob : public ::testing::TestWithParam<std::uint64_t> {
     if (!servers[index].connected) {
       connect(server_target(index));
     } else if (servers[index].agreed) {
-      apply(job.membership.server_ready(index, agreement.schema.hash()));
+      apply(job.membership.server_ready(index, ready_for(agreement)));
     }
   }
   void turn(Random& random, bool trouble) {

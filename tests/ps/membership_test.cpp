@@ -111,7 +111,7 @@ TEST(MembershipJoin, EventsOfMembersThatAreNotLiveAreIgnored) {
   EXPECT_THAT(job.membership.ask_leases(1, 1), IsEmpty());
   EXPECT_THAT(job.membership.leases_done(1, {&lease, 1}), IsEmpty());
   EXPECT_THAT(job.membership.finish(1), IsEmpty());
-  EXPECT_THAT(job.membership.server_ready(0, 1), IsEmpty());
+  EXPECT_THAT(job.membership.server_ready(0, {1, {}}), IsEmpty());
   EXPECT_THAT(job.membership.offer(7, with_leases(4)), IsEmpty());
   job.membership.heard(worker_target(7), job.clock.now());
   job.membership.beat(-3, {});

@@ -69,12 +69,19 @@ TEST(Protocol, MessagesOfMembersRoundTrip) {
   check_round_trip(Progress{1, 2, 0.5, 1.5, 3, 4, 5});
   check_round_trip(Tick{-1});
   check_round_trip(MinimumClock{10});
-  check_round_trip(ServerReady{77});
+  check_round_trip(ServerReady{77, {}});
+  ServerReady ready{77, LeaseTable({1, 5})};
+  ready.leases.record(1ull << 60);
+  check_round_trip(ready);
+  EXPECT_EQ(decode<ServerReady>(bytes_of(ready)).leases, ready.leases);
   ServerStatus status;
   status.counters.applied = 1;
   status.counters.staleness[15] = 2;
   status.snapshot_error = "disk full";
+  status.shards = 3;
+  status.last = 1;
   check_round_trip(status);
+  check_round_trip(JobCounters{9, status.counters});
   check_round_trip(AskLeases{3});
   check_round_trip(LeasesDone{{1, 2, 3}});
   check_round_trip(Lease{1, 2, 3, 4});
@@ -117,6 +124,9 @@ TEST(Protocol, CountsAreCheckedBeforeMemoryIsTaken) {
   Writer leases;
   leases.put(std::uint32_t{1'000'000'000}).put(std::uint8_t{0});
   EXPECT_THROW(decode<Leases>(leases.bytes()), ProtocolError);
+  Writer ready;
+  ready.put(std::uint64_t{7}).put(std::uint32_t{1'000'000'000}).put(std::uint64_t{1}).put(std::uint64_t{2});
+  EXPECT_THROW(decode<ServerReady>(ready.bytes()), ProtocolError);
 }
 
 TEST(Protocol, FlagsVerdictsAndStrayBitsAreChecked) {

@@ -49,14 +49,14 @@ class Job final : public CoordinatorObserver {
 
   // Its exit status; its exception. What a test leaves behind ends when the coordinator does.
   int end_of_server(int index) { return servers_.at(index).get(); }
-  void start_server(int index) {
+  void start_server(int index, Duration heartbeat = std::chrono::milliseconds(20)) {
     ServerOptions options;
     options.index = index;
     options.job = kJob;
     options.coordinator = host_.address();
     options.listen_fd = ::dup(sockets_[static_cast<std::size_t>(index)].get());
     options.snapshots.folder = folder_;
-    options.heartbeat = std::chrono::milliseconds(20);
+    options.heartbeat = heartbeat;
     servers_[index] = std::async(std::launch::async, [options] { return run_server(options); });
   }
   MemberOptions member(int rank) const {
@@ -73,6 +73,10 @@ class Job final : public CoordinatorObserver {
     const std::lock_guard lock(mutex_);
     statuses_[status.server] = status;
     changed_.notify_all();
+  }
+  ServerStatus last_said(int server) {
+    const std::lock_guard lock(mutex_);
+    return statuses_[server];
   }
   bool sees_applied(std::uint64_t applied) {
     std::unique_lock lock(mutex_);
@@ -195,6 +199,38 @@ TEST_F(Server, AJobGoesOnFromTheSnapshotsOfTheOneBefore) {
       worker.member.finish();
     }
     EXPECT_EQ(job.end_of_server(0), 0);
+  }
+}
+
+TEST_F(Server, ItsLastWordsCountWhatNoBeatHasTold) {
+  Job job(1, 1, 2, folder_);
+  job.start_server(0, std::chrono::seconds(5));
+  {
+    JobWorker worker(job, 0, agreement_);
+    worker.push(1);
+    worker.push(1);
+    worker.client.settle();
+    worker.member.finish();
+  }
+  EXPECT_EQ(job.end_of_server(0), 0);
+  EXPECT_EQ(job.last_said(0).counters.applied, 2u * 2);
+  EXPECT_GE(job.last_said(0).snapshots, 2u) << "that of the end, too";
+  EXPECT_EQ(job.last_said(0).last, 1);
+}
+
+TEST_F(Server, ItsCountersGoOnFromTheSnapshotInTheSameJob) {
+  for (std::uint64_t run = 1; run <= 2; ++run) {
+    Job job(1, 1, 2, folder_);
+    job.start_server(0);
+    {
+      JobWorker worker(job, 0, agreement_);
+      worker.push(1);
+      worker.client.settle();
+      worker.member.finish();
+    }
+    EXPECT_EQ(job.end_of_server(0), 0);
+    EXPECT_EQ(job.last_said(0).counters.applied, 2 * run);
+    EXPECT_EQ(job.last_said(0).counters.pushed_bytes, 4000 * run);
   }
 }
 

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "csrc/base/random.h"
-#include "tests/ps/allocations.h"
 #include "tests/ps/ledger.h"
+#include "tests/support/allocations.h"
 
 namespace downpour::ps {
 namespace {

@@ -9,6 +9,7 @@
 #include "csrc/base/log.h"
 #include "csrc/base/safetensors.h"
 #include "csrc/ps/manifest.h"
+#include "csrc/ps/protocol.h"
 #include "tests/ps/snapshot_samples.h"
 
 namespace downpour::ps {
@@ -17,6 +18,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 using testing::ThrowsMessage;
 
 // One shard's snapshots in one folder in memory.
@@ -80,6 +82,21 @@ TEST_F(Snapshot, a_restored_shard_goes_on_in_the_next_generation) {
   Shard again(schema_, layout_, std::nullopt);
   again.restore(*read());
   EXPECT_EQ(again.version(), (Version{4, 20}));
+}
+
+TEST_F(Snapshot, counters_are_those_of_the_job_that_wrote_it) {
+  EXPECT_EQ(read_snapshot_counters(files_, kSampleFolder, {}, 7).applied, 0u);
+  write(files_, state(1));
+  EXPECT_EQ(read_snapshot_counters(files_, kSampleFolder, {}, 7).applied, 0u) << "written without any";
+  JobCounters counted;
+  counted.job = 7;
+  counted.counters.applied = 40;
+  Writer bytes;
+  encode(counted, bytes);
+  write_snapshot(files_, kSampleFolder, {}, schema_, layout_, state(2), bytes.bytes());
+  EXPECT_EQ(read_snapshot_counters(files_, kSampleFolder, {}, 7).applied, 40u);
+  EXPECT_EQ(read_snapshot_counters(files_, kSampleFolder, {}, 8).applied, 0u);
+  EXPECT_TRUE(*read() == state(2));
 }
 
 TEST_F(Snapshot, an_uninitialised_shard_stays_so) {
@@ -213,6 +230,26 @@ TEST_F(Snapshot, of_another_shard_is_refused) {
         read_snapshot(files_, kSampleFolder, {1, 2}, schema_, layout_);
       },
       ThrowsMessage<Error>(HasSubstr("expected shard 1 of 2, found shard 0 of 1")));
+}
+
+TEST_F(Snapshot, of_another_number_of_shards_is_refused_naming_both_and_the_way_out) {
+  write(files_, state(1));
+  for (const int shard : {0, 2}) {
+    const auto says_all = ThrowsMessage<Error>(
+        AllOf(HasSubstr("expected snapshots of 3 shards"), HasSubstr("'shard-0-of-1.json' of 1"),
+              HasSubstr("--servers 1 as before"), HasSubstr("another --run-folder"), Not(HasSubstr("from a copy"))));
+    const auto layout = partition(schema_, 3)[static_cast<std::size_t>(shard)];
+    EXPECT_THAT([&] { read_snapshot(files_, kSampleFolder, {shard, 3}, schema_, layout); }, says_all);
+    EXPECT_THAT([&] { read_snapshot_schema(files_, kSampleFolder, {shard, 3}); }, says_all);
+  }
+}
+
+TEST_F(Snapshot, other_files_in_the_folder_are_no_snapshot_of_another_number_of_shards) {
+  for (const char* name : {"shard-0-of-2.generation", "shard-0-of-2.1.10.safetensors", "shard-1-of-1.json",
+                           "shard-.json", "shard-0-of-2.json.tmp", "shard-00-of-2.json", "notes-shard-0-of-2.json"}) {
+    files_.put(kSampleFolder / name, {});
+  }
+  EXPECT_EQ(read(), std::nullopt);
 }
 
 TEST_F(Snapshot, cut_differently_is_refused) {

@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include "tests/ps/allocations.h"
 #include "tests/ps/cluster.h"
 #include "tests/ps/wire.h"
+#include "tests/support/allocations.h"
 
 // Once every buffer has been used, a step takes no memory: neither from the allocator nor, page by page, from the system.
 namespace downpour::ps {

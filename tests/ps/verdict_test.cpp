@@ -252,5 +252,46 @@ TEST(LeaseTable, decode_refuses_what_is_no_table) {
   EXPECT_TRUE(refused({{1, 2}}, 0));
 }
 
+LeaseTable leases_of(std::initializer_list<std::uint64_t> leases) {
+  LeaseTable table;
+  for (const std::uint64_t lease : leases) {
+    table.record(lease);
+  }
+  return table;
+}
+
+TEST(LeaseTable, runs_begin_and_end_where_the_leases_do) {
+  EXPECT_EQ(leases_of({9, 1, 3, 2}).runs(), (std::vector<LeaseTable::Run>{{1, 4}, {9, 10}}));
+  EXPECT_EQ(LeaseTable({1, 4}), leases_of({1, 2, 3}));
+  EXPECT_EQ(LeaseTable::all().count(), LeaseTable::kMaxLease);
+  for (const LeaseTable::Run run : {LeaseTable::Run{0, 1}, {2, 2}, {3, 2}, {1, LeaseTable::kMaxLease + 2}}) {
+    EXPECT_THROW(LeaseTable{run}, Error) << run.begin << " to " << run.end;
+  }
+}
+
+TEST(LeaseTable, the_first_runs_are_a_part_of_it) {
+  const LeaseTable table = leases_of({1, 2, 5, 9, 10});
+  EXPECT_EQ(table.first_runs(0), LeaseTable());
+  EXPECT_EQ(table.first_runs(2), leases_of({1, 2, 5}));
+  EXPECT_EQ(table.first_runs(9), table);
+}
+
+TEST(LeaseTable, the_intersection_holds_what_both_have_decided) {
+  Random random(11);
+  for (int round = 0; round < 500; ++round) {
+    LeaseTable a, b, both;
+    for (std::uint64_t lease = 1; lease < 40; ++lease) {
+      const bool in_a = random.below(3) != 0, in_b = random.below(3) != 0;
+      a.record(in_a ? lease : 0);
+      b.record(in_b ? lease : 0);
+      both.record(in_a && in_b ? lease : 0);
+    }
+    ASSERT_EQ(a.intersection(b), both);
+    ASSERT_EQ(b.intersection(a).count(), both.count());
+    ASSERT_EQ(a.intersection(LeaseTable::all()), a);
+    ASSERT_EQ(a.intersection({}), LeaseTable());
+  }
+}
+
 }  // namespace
 }  // namespace downpour::ps

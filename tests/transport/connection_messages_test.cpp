@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <set>
 
-#include "tests/transport/allocations.h"
+#include "tests/support/allocations.h"
 #include "tests/transport/connection_suite.h"
 
 namespace downpour::transport {

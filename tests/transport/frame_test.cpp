@@ -10,7 +10,7 @@
 #include "csrc/base/random.h"
 #include "csrc/transport/frame_reader.h"
 #include "csrc/transport/send_queue.h"
-#include "tests/transport/allocations.h"
+#include "tests/support/allocations.h"
 
 namespace downpour::transport {
 namespace {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/transport/allocations.h"
+#include "tests/support/allocations.h"
 #include "tests/transport/loop_fixtures.h"
 
 namespace downpour::transport {

@@ -2,7 +2,7 @@
 
 #include <poll.h>
 
-#include "tests/transport/allocations.h"
+#include "tests/support/allocations.h"
 #include "tests/transport/shm_ends.h"
 
 namespace downpour::transport {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "csrc/base/random.h"
-#include "tests/transport/allocations.h"
+#include "tests/support/allocations.h"
 
 namespace downpour::transport {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/ps/allocations.h"
+#include "tests/support/allocations.h"
 
 #include <cstddef>
 #include <cstdlib>
@@ -46,8 +46,8 @@ void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 #endif
 
-namespace downpour::ps {
+namespace downpour {
 
 std::uint64_t allocations() { return t_allocations; }
 
-}  // namespace downpour::ps
+}  // namespace downpour

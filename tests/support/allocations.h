@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace downpour::ps {
+namespace downpour {
 
 // Clang's ThreadSanitizer brings its own operator new.
 #if defined(__has_feature)
@@ -19,7 +19,7 @@ constexpr bool kCountsAllocations = false;
 constexpr bool kCountsAllocations = true;
 #endif
 
-// How often this thread has called operator new so far.
+// How often this thread has called operator new so far; the test program that links this replaces it.
 std::uint64_t allocations();
 
-}  // namespace downpour::ps
+}  // namespace downpour
