@@ -281,6 +281,8 @@ void ServerJob::finish() {
     replica_.cadence.end_push();
   }
   settle();
+  // From here on nobody looks after the servers until all have finished, so these must not need anybody's replay.
+  session_.outlive_fences([this] { client().save(); });
   report();
   session_.finish();
   fetch();

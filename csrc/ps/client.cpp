@@ -240,6 +240,20 @@ StepReport Client::settle() {
   return state_->ledger.take_report();
 }
 
+bool Client::save() {
+  DOWNPOUR_CHECK(!state_->push, "save: a push has begun and not ended");
+  state_->wait("waiting for the acknowledgement of pushes", [this] { return unsettled() == 0; });
+  for (const auto& link : state_->links) {
+    link->save();
+  }
+  try {
+    state_->wait("waiting for a snapshot", [this] { return state_->all(&ShardLink::has_saved); });
+  } catch (const TimeoutError&) {
+    return false;
+  }
+  return state_->all(&ShardLink::is_saved);
+}
+
 int Client::unsettled() const { return state_->ledger.unsettled(); }
 
 void Client::begin_pull() {

@@ -76,6 +76,10 @@ class Client {
   // Waits until every shard has decided all pushes; returns what happened since the last settle().
   StepReport settle();
   int unsettled() const;              // pushes ended and not yet decided everywhere
+  // settle(), and then waits until every shard has a snapshot of all pushes, so that no crash of a server needs this worker any
+  // more. False where a shard cannot write one (it has said so in its log) or takes longer than call_deadline; no error.
+  // True at once where the job keeps no snapshots.
+  bool save();
 
   // ---- one pull: [ps 6/7] -------------------------------------------------------------------------------------------
   void begin_pull();                  // ordered after the pushes before it: the values contain them

@@ -62,6 +62,7 @@ struct Coordinator::State {
   void perform(const SendMinimumClock& action) { send(action.to, MessageType::kMinimumClock, action.minimum); }
   void perform(const SendLeases& action) { send(action.to, MessageType::kLeases, action.leases); }
   void perform(const SendFinished& action) { send(action.to, MessageType::kFinished); }
+  void perform(const AskDecided& action) { send(server_target(action.server), MessageType::kAskDecided); }
   void perform(const Disconnect& action);
   void perform(const ServerSilent& action) { observer.on_server_silent(action.server); }
   void perform(const Note& action) { observer.on_note(action.text); }

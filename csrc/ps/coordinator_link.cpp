@@ -66,6 +66,7 @@ void CoordinatorLink::on_message(transport::Connection& connection, const transp
     case MessageType::kJoined: joined_ = decode<Joined>(message.body); return;
     case MessageType::kSchema: agreement_ = decode<Agreement>(message.body); return;
     case MessageType::kFence: fences_.push_back(decode<Fence>(message.body)); return;
+    case MessageType::kAskDecided: asked_ = true; return;
     case MessageType::kFinished: finished_ = true; return;
     case MessageType::kAbort: abort_reason_ = decode<Reason>(message.body).text; return;
     default: throw ProtocolError(concat("a message of type ", message.type, " is not for a server"));

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "csrc/ps/protocol.h"
@@ -22,6 +23,7 @@ class CoordinatorLink final : public transport::Receiver {
   const std::optional<Joined>& joined() const { return joined_; }
   const std::optional<Agreement>& agreement() const { return agreement_; }
   std::vector<Fence> take_fences();
+  bool take_question() { return std::exchange(asked_, false); }  // which leases are decided
   bool is_connected() const { return connection_ != nullptr; }
   bool is_finished() const { return finished_; }
   const std::optional<std::string>& abort_reason() const { return abort_reason_; }
@@ -39,6 +41,7 @@ class CoordinatorLink final : public transport::Receiver {
   std::optional<Joined> joined_;
   std::optional<Agreement> agreement_;
   std::vector<Fence> fences_;
+  bool asked_ = false;
   bool finished_ = false;
   std::optional<std::string> abort_reason_;
   bool lost_ = false;

@@ -80,15 +80,53 @@ std::optional<Lease> LeaseBook::next(int worker) {
 
 void LeaseBook::done(std::uint64_t id) {
   const std::uint64_t number = id - base_;  // of another plan: large
-  if (number < below_ || number >= next_ || earlier_.decided(id) || !done_above_.insert(number).second) {
+  if (number == 0 || number >= next_ || is_done(number)) {
     return;
   }
   ++done_count_;
+  close(number);
+  if (reopened_.erase(number) == 0) {
+    done_above_.insert(number);
+    raise_watermark();
+  }
+}
+
+bool LeaseBook::is_done(std::uint64_t number) const {
+  const bool once = number < below_ || done_above_.contains(number) || earlier_.decided(base_ + number);
+  return once && !reopened_.contains(number);
+}
+
+void LeaseBook::close(std::uint64_t number) {
   if (const auto open = holder_.find(number); open != holder_.end()) {
     held_[open->second].erase(number);
     holder_.erase(open);
   }
-  raise_watermark();
+}
+
+LeaseTable LeaseBook::done_leases() const {
+  LeaseTable done = below_ > 1 ? LeaseTable({base_ + 1, base_ + below_}) : LeaseTable();
+  std::vector<std::uint64_t> others(done_above_.begin(), done_above_.end());
+  std::ranges::sort(others);
+  for (const std::uint64_t number : others) {
+    done.record(base_ + number);
+  }
+  for (const std::uint64_t number : reopened_) {
+    done = done.without(LeaseTable({base_ + number, base_ + number + 1}));
+  }
+  return done;
+}
+
+void LeaseBook::reopen(const LeaseTable& leases) {
+  for (const LeaseTable::Run& run : leases.runs()) {
+    for (std::uint64_t id = run.begin; id < run.end; ++id) {
+      const std::uint64_t number = id - base_;
+      if (number > 0 && number < next_ && is_done(number)) {
+        reopened_.insert(number);
+        given_back_.push(number);
+        --done_count_;
+      }
+    }
+  }
 }
 
 std::int64_t LeaseBook::give_back(int worker) {
@@ -111,7 +149,7 @@ bool LeaseBook::holds(int worker) const {
 }
 
 std::int64_t LeaseBook::epoch() const {
-  return all_done() ? epochs_ : static_cast<std::int64_t>((below_ - 1) / leases_per_epoch_);
+  return all_done() ? epochs_ : std::min(epochs_ - 1, static_cast<std::int64_t>((below_ - 1) / leases_per_epoch_));
 }
 
 Lease LeaseBook::lease(std::uint64_t number) const {
@@ -129,7 +167,7 @@ std::uint64_t LeaseBook::take_given_back() {
     const std::uint64_t number = given_back_.top();
     given_back_.pop();
     // Its push may have been decided after it was given back, by the word of the worker that had it.
-    if (number >= below_ && !done_above_.contains(number)) {
+    if (!is_done(number)) {
       return number;
     }
   }

@@ -46,6 +46,9 @@ class LeaseBook {
   // lease counts too: its push was decided before the lease could be given again.
   void done(std::uint64_t lease);
   std::int64_t give_back(int worker);  // its open leases are given out again, first; how many they are
+  LeaseTable done_leases() const;      // by id
+  // Those that were done are not: a shard has lost them, and so has everybody who could send them again. They are given again.
+  void reopen(const LeaseTable& leases);
 
   bool all_done() const { return done_count_ == total_; }
   bool holds(int worker) const;  // has leases that are not done
@@ -59,6 +62,8 @@ class LeaseBook {
   Lease lease(std::uint64_t number) const;
   std::uint64_t take_given_back();                           // 0: none
   std::uint64_t behind_earlier(std::uint64_t number) const;  // the first one from there on that was not done earlier
+  bool is_done(std::uint64_t number) const;
+  void close(std::uint64_t number);  // nobody holds it any more
   void raise_watermark();
 
   std::int64_t samples_ = 0;
@@ -72,6 +77,7 @@ class LeaseBook {
   std::uint64_t next_ = 1;                        // every lease below has been given at least once, or was done earlier
   std::uint64_t below_ = 1;                       // every lease below is done
   std::unordered_set<std::uint64_t> done_above_;  // done ones >= below_
+  std::unordered_set<std::uint64_t> reopened_;    // done, and not any more, whatever the three above say
   std::unordered_map<std::uint64_t, int> holder_;  // open leases
   std::unordered_map<int, std::unordered_set<std::uint64_t>> held_;
   std::priority_queue<std::uint64_t, std::vector<std::uint64_t>, std::greater<>> given_back_;  // may hold done ones

@@ -127,6 +127,7 @@ void Membership::join_server(int index, Actions& out) {
   const Target target = server_target(index);
   Server life;
   life.incarnation = server.incarnation + 1;
+  life.unaudited = server.incarnation > 0;
   server = life;
   const int shards = options_.shards > 0 ? options_.shards : options_.servers;
   out.emplace_back(SendJoined{target, {server.incarnation, options_.workers, shards, {}}});

@@ -60,6 +60,9 @@ struct SendLeases {
 struct SendFinished {
   Target to;
 };  // servers: the job is over, end
+struct AskDecided {
+  int server;
+};  // which leases it has decided: it answers with ServerReady
 struct Disconnect {
   Target to;
   std::string reason;
@@ -71,7 +74,7 @@ struct Note {
   std::string text;
 };  // for the log
 using Action = std::variant<SendJoined, SendSchema, SendSchemaRefused, SendFence, SendMinimumClock, SendLeases,
-                            SendFinished, Disconnect, ServerSilent, Note>;
+                            SendFinished, AskDecided, Disconnect, ServerSilent, Note>;
 using Actions = std::vector<Action>;
 
 // Threads: one. Every function returns what must be done now. Calls about a member that is not live are ignored, unless they
@@ -102,7 +105,9 @@ class Membership {
   // The first one decides, others are compared with it; the first one with samples adds those where the job has none yet.
   Actions offer(int worker, const Agreement& agreement);
   // Workers hear "agreed" once all servers are ready. When they are for the first time, the leases that all of them have decided
-  // were done in an earlier job on the same snapshots, and are not dealt again; later on the book of this job counts.
+  // were done in an earlier job on the same snapshots, and are not dealt again; later on the book of this job counts. But a
+  // server that was restarted may lack some whose worker has died too, so that nobody sends them again: when all are done such a
+  // server is asked (AskDecided), and says here which it has; those missing are dealt again before anybody hears of the end.
   Actions server_ready(int server, const ServerReady& ready);
   Actions tick(int worker, std::int64_t step);  // a worker's clock: steps done; never runs backwards
   // Answered now, or when some are given back, or at the end. A worker that still holds open leases is never kept waiting, since
@@ -145,7 +150,9 @@ class Membership {
   };
   struct Server : Member {
     bool ready = false;
-    LeaseTable decided;  // until all servers are ready for the first time
+    LeaseTable decided;      // until all servers are ready for the first time
+    bool unaudited = false;  // restarted since its leases were compared with the book
+    bool asked = false;
     bool reported_silent = false;
   };
   struct Awaited {
@@ -171,6 +178,9 @@ class Membership {
   void decide(int worker, const Agreement& agreement, Actions& out);
   void add_samples(const Agreement& agreement, Actions& out);
   void hear_earlier(Actions& out);
+  void audit(int server, const LeaseTable& decided, Actions& out);
+  void ask_unaudited(Actions& out);
+  bool all_leases_done() const;  // and no server is away or in doubt
   void go_on(Actions& out);
   void refuse(int worker, const std::string& reason, Actions& out);
   Actions settled(Actions out);

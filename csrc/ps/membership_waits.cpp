@@ -107,8 +107,37 @@ Actions Membership::server_ready(int index, const ServerReady& ready) {
   if (!earlier_) {
     server.decided = ready.leases;
     hear_earlier(out);
+  } else if (std::exchange(server.asked, false)) {
+    audit(index, ready.leases, out);
   }
   return settled(std::move(out));
+}
+
+// All are done, so whatever is missing there is not on its way.
+void Membership::audit(int index, const LeaseTable& decided, Actions& out) {
+  servers_[static_cast<std::size_t>(index)].unaudited = false;
+  const LeaseTable missing = leases_->done_leases().without(decided);
+  if (missing.count() > 0) {
+    leases_->reopen(missing);
+    out.emplace_back(Note{concat(missing.count(), " leases were lost with ", text(server_target(index)),
+                                 " and a worker that died too: they are dealt again")});
+  }
+}
+
+void Membership::ask_unaudited(Actions& out) {
+  if (!leases_->all_done() || !servers_ready()) {
+    return;
+  }
+  for (int index = 0; index < options_.servers; ++index) {
+    Server& server = servers_[static_cast<std::size_t>(index)];
+    if (server.unaudited && !std::exchange(server.asked, true)) {
+      out.emplace_back(AskDecided{index});
+    }
+  }
+}
+
+bool Membership::all_leases_done() const {
+  return leases_->all_done() && servers_ready() && std::ranges::none_of(servers_, &Server::unaudited);
 }
 
 // A shard that lost its snapshot has decided nothing: then all leases are dealt, and the others answer "duplicate".
@@ -193,7 +222,7 @@ void Membership::answer_leases(int index, Actions& out) {
     }
     answer.leases.push_back(*lease);
   }
-  answer.end = leases_->all_done() ? 1 : 0;
+  answer.end = all_leases_done() ? 1 : 0;
   if (answer.leases.empty() && answer.end == 0 && !holds) {
     return;
   }
@@ -215,6 +244,9 @@ void Membership::answer_waiting_leases(Actions& out) {
   std::ranges::sort(waiting, {}, [this](int index) { return workers_[static_cast<std::size_t>(index)].asked_at; });
   for (const int index : waiting) {
     answer_leases(index, out);
+  }
+  if (!waiting.empty()) {
+    ask_unaudited(out);
   }
 }
 

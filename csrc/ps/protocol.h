@@ -22,11 +22,13 @@ enum class MessageType : std::uint16_t {
   kInitialise,                          // bulk: initial values, behind the slots; the last one says so
   kPush,                                // bulk: one fragment of a gradient, at its place in a slot
   kPull,                                // asks for one consistent version, written into the worker's window
+  kSave,                                // no body: asks for a snapshot of what is decided; answered by kDurable or kNotSaved
   // shard -> worker
   kAck,
   kValues,                              // bulk: one fragment of the answer to a pull
   kDurable,                             // a snapshot covers this worker's pushes below a sequence
   kInitialised,                         // no body; to every worker, when the first offer of values is complete
+  kNotSaved,                            // Reason: no snapshot could be written
   kState,                               // the first message on every connection: where the shard stands
   // member -> coordinator
   kOfferSchema = 128,                   // Agreement
@@ -46,6 +48,7 @@ enum class MessageType : std::uint16_t {
   kFinished,                            // no body
   kFence,                               // Fence
   kAbort,                               // Reason
+  kAskDecided,                          // no body, to a server: it says ServerReady again, with what it has decided by now
 };
 
 // How the reason begins with which a shard refuses a life that is over.

@@ -68,6 +68,7 @@ class ServerProcess final : public transport::Acceptor {
   void obey();
   void make_shards();
   ServerStatus status();
+  void say_ready();
   void beat();
   void end();
   void note_failure(std::exception_ptr why);
@@ -82,6 +83,7 @@ class ServerProcess final : public transport::Acceptor {
   CoordinatorLink coordinator_;
   int shard_count_ = 0;
   int server_count_ = 1;
+  int beats_to_answer_ = 0;  // the coordinator's question; 0: none is open
   std::vector<Fence> fences_;                         // all so far: shards made later obey them too
   std::vector<std::unique_ptr<ShardThread>> shards_;  // unchanged while anybody listens
   std::vector<int> indices_;                          // of the shards
@@ -123,6 +125,9 @@ void ServerProcess::obey() {
   if (listener_ == nullptr && coordinator_.joined() && coordinator_.agreement()) {
     make_shards();
   }
+  if (coordinator_.take_question()) {
+    beats_to_answer_ = 2;
+  }
 }
 
 // Nobody is let in before all shards are there: a worker that comes earlier waits in the socket's queue.
@@ -130,21 +135,27 @@ void ServerProcess::make_shards() {
   shard_count_ = coordinator_.joined()->shards;
   server_count_ = static_cast<int>(coordinator_.joined()->servers.size());
   const Agreement& agreement = *coordinator_.agreement();
-  LeaseTable decided = LeaseTable::all();
   for (int shard = 0; shard < shard_count_; ++shard) {
     if (is_mine(shard)) {
       shards_.push_back(
           std::make_unique<ShardThread>(clock_, agreement, shard, shard_count_, options_, *files_,
                                         [this](std::exception_ptr why) { note_failure(std::move(why)); }));
       indices_.push_back(shard);
-      decided = decided.intersection(shards_.back()->server().shard().leases());  // nobody changes them yet
       for (const Fence& fence : fences_) {
         shards_.back()->server().fence(fence);
       }
     }
   }
   listener_ = transport::listen_tcp(loop_, std::move(socket_), *this, transport::SharedMemory::kAuto, exposure_);
-  coordinator_.say_ready({agreement.schema.hash(), decided.first_runs(ServerReady::kMostRuns)});
+  say_ready();
+}
+
+void ServerProcess::say_ready() {
+  LeaseTable decided = LeaseTable::all();
+  for (const auto& shard : shards_) {
+    decided = decided.intersection(shard->status().leases);
+  }
+  coordinator_.say_ready({coordinator_.agreement()->schema.hash(), decided.first_runs(ServerReady::kMostRuns)});
 }
 
 ServerStatus ServerProcess::status() {
@@ -157,7 +168,13 @@ ServerStatus ServerProcess::status() {
   return status;
 }
 
-void ServerProcess::beat() { coordinator_.report(status()); }
+// The first status after the question may be older than it.
+void ServerProcess::beat() {
+  coordinator_.report(status());
+  if (beats_to_answer_ > 0 && --beats_to_answer_ == 0) {
+    say_ready();
+  }
+}
 
 // What was counted last is told when nothing can be counted any more.
 void ServerProcess::end() {

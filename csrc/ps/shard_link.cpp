@@ -123,7 +123,7 @@ void ShardLink::fail(std::exception_ptr why) {
   phase_ = Phase::kDown;
   initialised_ = false;
   log_.connection_lost();
-  pull_sent_ = complete_ = false;
+  pull_sent_ = complete_ = save_sent_ = false;
   arrived_ = adopted_ = offered_bytes_ = 0;
   connection_.reset();
   back_off();
@@ -182,6 +182,7 @@ void ShardLink::on_message(transport::Connection& connection, const transport::M
     case MessageType::kAck: return on_ack(decode<Ack>(message.body));
     case MessageType::kValues: return on_values(message);
     case MessageType::kDurable: return on_durable(decode<Durable>(message.body));
+    case MessageType::kNotSaved: not_saved_ = saving_; return;
     case MessageType::kInitialised: return on_initialised();
     default: throw ProtocolError(concat("a message of type ", message.type, " is not for a worker"));
   }

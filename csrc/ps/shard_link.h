@@ -54,6 +54,9 @@ class ShardLink final : public transport::Receiver {
   void abandon();
   bool has_handed_over();  // all that ended is out of our hands, or the shard is away
   void keep_base_version();
+  void save();  // asks for a snapshot, on every connection again until there is one
+  bool is_saved() const { return log_.is_empty(); }
+  bool has_saved() const { return is_saved() || not_saved_; }  // or cannot
 
   // ---- pulls -----------------------------------------------------------------------------------------------------------
   void begin_pull();
@@ -84,6 +87,7 @@ class ShardLink final : public transport::Receiver {
   void pump_offer();
   void pump_pushes();
   void pump_pull();
+  void pump_save();
   bool may_send(const ReplayRecord& record) const;
   void send(const PushSender::Fragment& fragment);
   void send_resume(std::uint64_t sequence);
@@ -115,6 +119,8 @@ class ShardLink final : public transport::Receiver {
   std::uint64_t answered_ = 0;  // the next acknowledgement is of this one
   std::uint64_t durable_below_ = 0;
   DeclaredLosses losses_;
+
+  bool saving_ = false, save_sent_ = false, not_saved_ = false;
 
   bool offering_ = false;  // what is offered is not all on its way
   bool has_offer_ = false;

@@ -79,6 +79,12 @@ void ShardLink::keep_base_version() {
   }
 }
 
+void ShardLink::save() {
+  saving_ = true;
+  save_sent_ = not_saved_ = false;
+  pump();
+}
+
 void ShardLink::begin_pull() {
   pulling_ = true;
   pull_sent_ = complete_ = handed_out_ = false;
@@ -112,6 +118,7 @@ void ShardLink::pump() {
     pump_offer();
     pump_pushes();
     pump_pull();
+    pump_save();
   }
 }
 
@@ -184,6 +191,16 @@ void ShardLink::pump_pull() {
   encode(Pull{request_}, out_);
   connection_->send(static_cast<std::uint16_t>(MessageType::kPull), out_.bytes());
   pull_sent_ = true;
+}
+
+// Once all that is kept has been decided; after a crash that is replayed first.
+void ShardLink::pump_save() {
+  if (!saving_ || save_sent_ || is_saved() || !is_flowing() || answered_ != log_.next()) {
+    return;
+  }
+  out_.clear();
+  connection_->send(static_cast<std::uint16_t>(MessageType::kSave), out_.bytes());
+  save_sent_ = true;
 }
 
 }  // namespace downpour::ps

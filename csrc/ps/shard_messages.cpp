@@ -28,6 +28,7 @@ void ShardServer::State::handle(WorkerLink& link, const transport::Message& mess
     case MessageType::kPush: return on_push(link, message);
     case MessageType::kInitialise: return on_initialise(link, message);
     case MessageType::kResume: check_no_bulk(message); return on_resume(link, decode<Resume>(message.body));
+    case MessageType::kSave: check_no_bulk(message); return on_save(link);
     case MessageType::kPull: check_no_bulk(message); return on_pull(link, decode<Pull>(message.body).request);
     default: throw ProtocolError(concat("a message of type ", message.type, " is not for a shard"));
   }

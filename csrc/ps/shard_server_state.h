@@ -52,6 +52,9 @@ struct ShardServer::State {
   void start_snapshot(TimePoint now);
   void set_timer(TimePoint when);
   void on_snapshot(const std::string& error);
+  void on_save(WorkerLink& link);
+  void answer_save(WorkerLink& link);
+  bool is_durable(const WorkerLink& link) const;
   void send_durable(WorkerLink& link);
   std::uint64_t begin_generation(std::uint64_t least);
 

@@ -78,7 +78,46 @@ void ShardServer::State::on_snapshot(const std::string& found) {
       send_durable(*link);
     }
   }
+  for (const auto& link : links) {
+    answer_save(*link);
+  }
   consider_snapshot();
+}
+
+bool ShardServer::State::is_durable(const WorkerLink& link) const {
+  const auto below = durable.find(link.worker);
+  return (written > 0 || restored) && below != durable.end() && below->second >= shard.next_sequence(link.worker);
+}
+
+void ShardServer::State::on_save(WorkerLink& link) {
+  link.wants_save = true;
+  if (writer != nullptr && is_durable(link)) {
+    link.wants_save = false;
+    send_durable(link);
+  } else if (writer != nullptr) {
+    schedule.demand();
+    consider_snapshot();
+  } else {
+    answer_save(link);
+  }
+}
+
+// A snapshot that began before the question does not answer it: another one follows.
+void ShardServer::State::answer_save(WorkerLink& link) {
+  if (!link.wants_save) {
+    return;
+  }
+  const std::string trouble = writer == nullptr ? "this job keeps no snapshots" : snapshot_error;
+  if (trouble.empty() && !is_durable(link)) {
+    schedule.demand();
+    return;
+  }
+  link.wants_save = false;
+  if (!trouble.empty()) {
+    out.clear();
+    encode(Reason{trouble}, out);
+    send(link, MessageType::kNotSaved);
+  }
 }
 
 void ShardServer::State::send_durable(WorkerLink& link) {

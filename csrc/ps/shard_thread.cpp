@@ -56,8 +56,11 @@ ShardStatus ShardThread::status() {
 
 void ShardThread::look_at_shard() {
   const std::lock_guard lock(mutex_);
-  status_ = {server_.shard().counters(), server_.shard().version().version, server_.snapshots_written(),
-             server_.snapshot_error()};
+  status_.counters = server_.shard().counters();
+  status_.version = server_.shard().version().version;
+  status_.snapshots = server_.snapshots_written();
+  status_.snapshot_error = server_.snapshot_error();
+  status_.leases = server_.shard().leases();
 }
 
 }  // namespace downpour::ps

@@ -16,6 +16,7 @@ struct ShardStatus {
   std::uint64_t version = 0;
   std::uint64_t snapshots = 0;
   std::string snapshot_error;
+  LeaseTable leases;  // decided
 };
 
 // One shard on a loop and a thread of its own.

@@ -166,6 +166,26 @@ LeaseTable LeaseTable::intersection(const LeaseTable& other) const {
   return both;
 }
 
+LeaseTable LeaseTable::without(const LeaseTable& other) const {
+  LeaseTable rest;
+  auto b = other.runs_.begin();
+  for (Run run : runs_) {
+    for (; b != other.runs_.end() && b->begin < run.end; ++b) {
+      if (run.begin < b->begin) {
+        rest.append({run.begin, b->begin});
+      }
+      run.begin = std::max(run.begin, b->end);
+      if (run.begin >= run.end) {
+        break;
+      }
+    }
+    if (run.begin < run.end) {
+      rest.append(run);
+    }
+  }
+  return rest;
+}
+
 LeaseTable LeaseTable::first_runs(std::size_t most) const {
   LeaseTable first;
   for (std::size_t i = 0; i < std::min(most, runs_.size()); ++i) {

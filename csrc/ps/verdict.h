@@ -83,6 +83,7 @@ class LeaseTable {
   std::uint64_t count() const;              // leases decided so far
   const std::vector<Run>& runs() const;     // ascending, with at least one undecided lease between two
   LeaseTable intersection(const LeaseTable& other) const;
+  LeaseTable without(const LeaseTable& other) const;
   LeaseTable first_runs(std::size_t most) const;  // so many of them, so that a message about them is bounded
   void encode(Writer& out) const;
   static LeaseTable decode(Reader& in);  // Errors: ProtocolError

@@ -304,5 +304,28 @@ TEST(LeaseBook, ManyLeasesDoneOutOfOrderLeaveNothingBehind) {
   EXPECT_EQ(book.epoch(), 1);
 }
 
+TEST(LeaseBook, ReopenedLeasesAreGivenAgainAndDoneAgain) {
+  LeaseBook book(6, 1, 1, 100);
+  for (int i = 0; i < 5; ++i) {
+    book.next(0);
+  }
+  for (const std::uint64_t id : {101, 102, 104}) {
+    book.done(id);
+  }
+  book.reopen(LeaseTable({102, 105}));  // 103 is open and not done
+  EXPECT_EQ(book.done_count(), 1u);
+  EXPECT_FALSE(book.done_leases().decided(102));
+  EXPECT_EQ(book.next(1)->id, 102u);
+  EXPECT_EQ(book.next(1)->id, 104u);
+  EXPECT_EQ(book.next(1)->id, 106u);
+  EXPECT_EQ(book.give_back(1), 3);
+  EXPECT_EQ(book.next(2)->id, 102u);
+  for (const std::uint64_t id : {102, 102, 103, 104, 105, 106}) {
+    book.done(id);
+  }
+  EXPECT_TRUE(book.all_done());
+  EXPECT_EQ(book.done_leases(), LeaseTable({101, 107}));
+}
+
 }  // namespace
 }  // namespace downpour::ps

@@ -16,15 +16,21 @@ namespace {
 using namespace membership_job;
 
 // Workers and servers join, die, stall and leave at random. Whatever happens: incarnations grow, every lease is done once, no
-// message goes to a member that is not there, the minimum never falls, and once the trouble ends everyone finishes.
+// message goes to a member that is not there, the minimum never falls, and once the trouble ends everyone finishes. A server that
+// dies goes back to its snapshot, and gets again what the workers alive have sent it: in the end each has decided every lease.
 class RandomJob : public ::testing::TestWithParam<std::uint64_t> {
  protected:
   static constexpr int kWorkers = 3, kServers = 2;
+  // A server's shards: what they have decided, and what of it survives its death.
+  struct Shards {
+    LeaseTable decided, snapshot;
+  };
   struct Life {
     bool connected = false, agreed = false, finished = false, asked = false, ended = false, finishing = false;
     std::uint32_t incarnation = 0;
     std::int64_t step = 0;
     std::vector<std::uint64_t> leases;
+    std::vector<std::uint64_t> sent;  // of a worker: what it would send again
   };
 
   void apply(const Actions& actions) {
@@ -73,6 +79,7 @@ class RandomJob : public ::testing::TestWithParam<std::uint64_t> {
     EXPECT_TRUE(life(it.to).connected);
     reset(life(it.to));
   }
+  void obey(const AskDecided& it) { EXPECT_TRUE(servers[it.server].connected && servers[it.server].agreed); }
   void obey(const ServerSilent&) {}
   void obey(const Note&) {}
   static void reset(Life& life) {
@@ -87,6 +94,9 @@ class RandomJob : public ::testing::TestWithParam<std::uint64_t> {
   }
   void lose(Target target) {
     reset(life(target));
+    if (target.kind == Target::Kind::kServer) {
+      shards[target.index].decided = shards[target.index].snapshot;
+    }
     apply(job.lose(target));
   }
   void work(int index) {
@@ -98,6 +108,8 @@ class RandomJob : public ::testing::TestWithParam<std::uint64_t> {
     } else if (!worker.leases.empty()) {
       const std::uint64_t lease = worker.leases.back();
       worker.leases.pop_back();
+      worker.sent.push_back(lease);
+      send_all(worker);
       apply(job.membership.leases_done(index, {&lease, 1}));
       apply(job.membership.tick(index, ++worker.step));
     } else if (worker.ended && !worker.finishing) {
@@ -108,11 +120,18 @@ class RandomJob : public ::testing::TestWithParam<std::uint64_t> {
       apply(job.membership.ask_leases(index, 2));
     }
   }
+  void send_all(const Life& worker) {
+    for (Shards& server : shards) {
+      for (const std::uint64_t lease : worker.sent) {
+        server.decided.record(lease);
+      }
+    }
+  }
   void serve(int index) {
     if (!servers[index].connected) {
       connect(server_target(index));
     } else if (servers[index].agreed) {
-      apply(job.membership.server_ready(index, ready_for(agreement)));
+      apply(job.membership.server_ready(index, ready_for(agreement, shards[index].decided)));
     }
   }
   void turn(Random& random, bool trouble) {
@@ -124,9 +143,11 @@ class RandomJob : public ::testing::TestWithParam<std::uint64_t> {
       lose(server_target(server));
     } else if (what == 2 && trouble && workers[worker].connected) {
       connect_again(worker);
-    } else if (what < 5) {
+    } else if (what == 3 && trouble) {
+      shards[server].snapshot = shards[server].decided;
+    } else if (what < 6) {
       serve(server);
-    } else if (what < 7) {
+    } else if (what < 8) {
       job.clock.advance(300ms);
       hear_all(trouble ? static_cast<int>(random.below(kWorkers + 1)) : kWorkers);
       apply(job.membership.check(job.clock.now()));
@@ -157,6 +178,10 @@ class RandomJob : public ::testing::TestWithParam<std::uint64_t> {
       job.membership.heard(server_target(index), job.clock.now());
     }
   }
+  // Once it is told, nobody gives leases any more, so the trouble must be over.
+  bool end_is_told() const {
+    return std::ranges::any_of(workers, [](const Life& worker) { return worker.ended; });
+  }
   bool all_finished() const {
     return std::ranges::all_of(workers, [](const Life& worker) { return worker.finished; });
   }
@@ -169,12 +194,13 @@ class RandomJob : public ::testing::TestWithParam<std::uint64_t> {
   }();
   std::array<Life, kWorkers> workers;
   std::array<Life, kServers> servers;
+  std::array<Shards, kServers> shards;
   std::int64_t pid = 0, minimum = 0;
 };
 
 TEST_P(RandomJob, EveryoneFinishesOnceTheTroubleEnds) {
   Random random(GetParam());
-  for (int i = 0; i < 400 && !all_finished(); ++i) {
+  for (int i = 0; i < 400 && !end_is_told(); ++i) {
     turn(random, /*trouble=*/true);
   }
   for (int i = 0; i < 20'000 && !all_finished(); ++i) {
@@ -183,7 +209,11 @@ TEST_P(RandomJob, EveryoneFinishesOnceTheTroubleEnds) {
   EXPECT_TRUE(all_finished());
   ASSERT_NE(job.membership.leases(), nullptr);
   EXPECT_TRUE(job.membership.leases()->all_done());
-  EXPECT_EQ(job.membership.leases()->done_count(), static_cast<std::uint64_t>(2 * agreement.samples));
+  const auto total = static_cast<std::uint64_t>(2 * agreement.samples);
+  EXPECT_EQ(job.membership.leases()->done_count(), total);
+  for (const Shards& server : shards) {
+    EXPECT_EQ(server.decided.count(), total);
+  }
   for (int index = 0; index < kWorkers; ++index) {
     reset(workers[index]);
     apply(job.say_goodbye(index));

@@ -214,5 +214,42 @@ TEST(MembershipEarlier, AServerThatRestartsBeforeTheOthersAreReadySaysItAgain) {
   EXPECT_THAT(ids(job.membership.ask_leases(0, 9)), ElementsAre(2, 3));
 }
 
+// Server 0 dies after all is done and comes back from a snapshot that lacks lease 2; its worker has died too.
+TEST(MembershipAudit, ARestartedServerIsAskedBeforeTheEndAndWhatItLacksIsDealtAgain) {
+  const Agreement agreement = with_leases(3);
+  Job job(2, 2);
+  job.starts(agreement);
+  const std::uint64_t base = job.membership.leases()->base();
+  job.membership.ask_leases(0, 3);
+  done(job, 0, {1, 2});
+  job.lose(kServer0);
+  job.lose(kWorker0);
+  job.join_server(0, 900);
+  EXPECT_THAT(ids(job.membership.ask_leases(1, 3)), ElementsAre(3));
+  done(job, 1, {3});
+  EXPECT_THAT(only<SendLeases>(job.membership.ask_leases(1, 3)), IsEmpty()) << "server 0 has no shards yet";
+  const LeaseTable lacks_2 = LeaseTable({base + 1, base + 4}).without(LeaseTable({base + 2, base + 3}));
+  const auto asked = only<AskDecided>(job.membership.server_ready(0, ready_for(agreement, lacks_2)));
+  ASSERT_THAT(asked, SizeIs(1));
+  EXPECT_EQ(asked[0].server, 0);
+  const Actions dealt = job.membership.server_ready(0, ready_for(agreement, lacks_2));
+  EXPECT_THAT(ids(dealt), ElementsAre(2));
+  EXPECT_THAT(only<Note>(dealt).at(0).text, HasSubstr("1 leases were lost with server 0"));
+  done(job, 1, {2});
+  const auto end = only<SendLeases>(job.membership.ask_leases(1, 3));
+  ASSERT_THAT(end, SizeIs(1));
+  EXPECT_EQ(end[0].leases.end, 1);
+}
+
+TEST(MembershipAudit, NobodyIsAskedWhereNoServerWasRestarted) {
+  Job job(1, 2);
+  job.starts(with_leases(1));
+  job.membership.ask_leases(0, 1);
+  done(job, 0, {1});
+  const Actions end = job.membership.ask_leases(0, 1);
+  EXPECT_THAT(only<AskDecided>(end), IsEmpty());
+  EXPECT_EQ(only<SendLeases>(end).at(0).leases.end, 1);
+}
+
 }  // namespace
 }  // namespace downpour::ps

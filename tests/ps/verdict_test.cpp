@@ -293,5 +293,24 @@ TEST(LeaseTable, the_intersection_holds_what_both_have_decided) {
   }
 }
 
+TEST(LeaseTable, WithoutAnother) {
+  Random random(5);
+  for (int round = 0; round < 300; ++round) {
+    LeaseTable a, b, rest;
+    for (int i = 0; i < 40; ++i) {
+      a.record(1 + random.below(60));
+      b.record(1 + random.below(60));
+    }
+    for (std::uint64_t lease = 1; lease <= 60; ++lease) {
+      if (a.decided(lease) && !b.decided(lease)) {
+        rest.record(lease);
+      }
+    }
+    EXPECT_EQ(a.without(b), rest);
+    EXPECT_EQ(a.without({}), a);
+    EXPECT_EQ(a.without(LeaseTable::all()), LeaseTable());
+  }
+}
+
 }  // namespace
 }  // namespace downpour::ps
