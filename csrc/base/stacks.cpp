@@ -129,4 +129,9 @@ void print_stacks_on_signal() {
   ::sigaction(SIGUSR2, &action, nullptr);
 }
 
+bool stacks_are_printed_on_signal() {
+  struct sigaction action {};
+  return ::sigaction(SIGUSR2, nullptr, &action) == 0 && action.sa_handler == on_signal;
+}
+
 }  // namespace downpour

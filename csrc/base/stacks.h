@@ -8,5 +8,6 @@ namespace downpour {
 // the addresses of others.
 // Threads: any. The handler takes no lock and allocates nothing.
 void print_stacks_on_signal();
+bool stacks_are_printed_on_signal();
 
 }  // namespace downpour

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "csrc/base/log.h"
+#include "csrc/base/stacks.h"
 #include "csrc/ps/coordinator.h"
 #include "csrc/transport/tcp.h"
 
@@ -16,12 +17,15 @@ namespace {
 
 using Phase = MemberBoard::Phase;
 
-// The program's signals are for the program's own threads.
+// The program's signals are for the program's own threads; the one for stacks is everybody's.
 void block_signals() {
   sigset_t set;
   ::sigfillset(&set);
   for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) {
     ::sigdelset(&set, fault);
+  }
+  if (stacks_are_printed_on_signal()) {
+    ::sigdelset(&set, SIGUSR2);
   }
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
@@ -45,7 +49,10 @@ MemberLink::MemberLink(const MemberOptions& options)
 }
 
 MemberLink::~MemberLink() {
-  loop_.post([this] { stopping_ = true; });
+  loop_.post([this] {
+    beat();  // what was reported since the last one
+    stopping_ = true;
+  });
   thread_.join();
 }
 
@@ -100,19 +107,22 @@ void MemberLink::turn() {
   loop_.call_at(now + options_.heartbeat, [this] { turn(); });
   notice_own_stall(now);
   send_waiting();
-  bool live = false;
-  {
-    const std::lock_guard lock(board_.mutex);
-    live = board_.phase == Phase::kLive;
-    // What is queued proves nothing until it moves; beats behind it would only pile up.
-    if (live && connection_->idle()) {
-      send(MessageType::kBeat, board_.progress);
-    }
-  }
+  const bool live = beat();
   board_.changed.notify_all();
   if (live) {
     look_for_silence(now);
   }
+}
+
+// False when this is no live member.
+bool MemberLink::beat() {
+  const std::lock_guard lock(board_.mutex);
+  const bool live = board_.phase == Phase::kLive;
+  // What is queued proves nothing until it moves; beats behind it would only pile up.
+  if (live && connection_->idle()) {
+    send(MessageType::kBeat, board_.progress);
+  }
+  return live;
 }
 
 // A process that was stopped (or whose machine was) must not blame others for the time it missed.

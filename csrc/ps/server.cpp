@@ -7,6 +7,7 @@
 
 #include "csrc/base/error.h"
 #include "csrc/base/log.h"
+#include "csrc/base/stacks.h"
 #include "csrc/ps/coordinator_link.h"
 #include "csrc/ps/shard_thread.h"
 #include "csrc/transport/tcp.h"
@@ -83,7 +84,7 @@ class ServerProcess final : public transport::Acceptor {
   CoordinatorLink coordinator_;
   int shard_count_ = 0;
   int server_count_ = 1;
-  int beats_to_answer_ = 0;  // the coordinator's question; 0: none is open
+  int beats_to_answer_ = 0;                           // the coordinator's question; 0: none is open
   std::vector<Fence> fences_;                         // all so far: shards made later obey them too
   std::vector<std::unique_ptr<ShardThread>> shards_;  // unchanged while anybody listens
   std::vector<int> indices_;                          // of the shards
@@ -226,6 +227,9 @@ void ServerProcess::on_connection(std::unique_ptr<transport::Connection> connect
 
 }  // namespace
 
-int run_server(const ServerOptions& options) { return ServerProcess(options).run(); }
+int run_server(const ServerOptions& options) {
+  print_stacks_on_signal();
+  return ServerProcess(options).run();
+}
 
 }  // namespace downpour::ps

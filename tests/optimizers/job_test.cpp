@@ -67,8 +67,15 @@ TEST(Reports, ReachTheSummary) {
   for (const int servers : {0, 2}) {
     testing::JobRun run({"--servers", std::to_string(servers)}, "train_worker", {"report"});
     EXPECT_EQ(run.wait(), 0) << run.output();
-    EXPECT_THAT(run.output(), HasSubstr("samples    64 ")) << servers << " servers";
+    EXPECT_THAT(run.output(), ::testing::ContainsRegex("samples +64[ \n]")) << servers << " servers";
   }
+}
+
+TEST(Stacks, OfAWorkerAreWrittenAtASignal) {
+  testing::JobRun run(job(1, 1), "train_worker", {"print_stacks"});
+  EXPECT_EQ(run.wait(), 0) << run.output();
+  EXPECT_THAT(run.output(), HasSubstr("downpour: stack of thread "));
+  EXPECT_THAT(run.output(), ::testing::Not(HasSubstr("does not answer")));
 }
 
 // ---- several workers ------------------------------------------------------------------------------------------------------

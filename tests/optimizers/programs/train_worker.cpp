@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -234,7 +235,7 @@ int destroy() {
   }
   bool restored = Footprint::now() == before;
   for (std::size_t i = 0; i < storages.size(); ++i) {
-    const Tensor& p = net->parameters()[i];
+    const Tensor p = net->parameters()[i];
     restored &= p.data_ptr() == storages[i] && p.is_leaf() && p.requires_grad();
     const auto* const meta = torch::autograd::impl::get_autograd_meta(p);
     const auto accumulator = meta->grad_accumulator_.lock();
@@ -278,6 +279,16 @@ int report() {
     ours.report_samples(8);
   }
   ours.fetch();
+  ours.finish();
+  return 0;
+}
+
+// At SIGUSR2, which the launcher hands on to all workers, it says where all its threads are and goes on.
+int print_stacks() {
+  const auto net = testing::make_mlp();
+  DownpourSGD ours(*net, SGDOptions(0.1));
+  ::kill(::getpid(), SIGUSR2);
+  testing::train(*net, ours, {.steps = 3});
   ours.finish();
   return 0;
 }
@@ -398,6 +409,7 @@ int main(int count, char** arguments) {
       {"destroy", destroy},
       {"save_and_load", save_and_load},
       {"report", report},
+      {"print_stacks", print_stacks},
       {"buffers", share_buffers},
       {"converge", [&] { return converge({}); }},
       {"converge_overlap", [&] { return converge(DownpourOptions().overlap(true).prefetch(true)); }},
