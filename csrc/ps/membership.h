@@ -95,8 +95,8 @@ class Membership {
 
   void heard(Target member, TimePoint when);        // any message or beat; the past is ignored
   void beat(int worker, const Progress& progress);  // what changed in it counts as progress
-  // On a timer, every heartbeat: silence, once logged, once acted upon; none of servers that were told to end. A check that comes late by more than half of
-  // warn_after shows that this process itself stood still: that time counts as nobody's silence.
+  // On a timer, every heartbeat: silence, once logged, once acted upon; none of servers that were told to end. A check that
+  // comes late by more than half of warn_after shows that this process itself stood still: that time counts as nobody's silence.
   Actions check(TimePoint now);
 
   // The first one decides, others are compared with it; the first one with samples adds those where the job has none yet.
