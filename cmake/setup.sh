@@ -11,6 +11,7 @@ packages="
   libcli11-dev nlohmann-json3-dev libspdlog-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   zlib1g-dev dataset-fashion-mnist
+  gdb
 "
 
 if ! command -v dpkg-query >/dev/null; then

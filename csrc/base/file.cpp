@@ -126,7 +126,7 @@ class DiskFiles final : public Files {
     if (::lstat(where.c_str(), &status) == 0) {
       return true;
     }
-    if (errno != ENOENT) {
+    if (errno != ENOENT && errno != ENOTDIR) {
       fail(where, "lstat", errno);
     }
     return false;
@@ -151,7 +151,7 @@ class DiskFiles final : public Files {
          entry.increment(error)) {
       names.push_back(entry->path().filename().string());
     }
-    if (error && error != std::errc::no_such_file_or_directory) {
+    if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory) {
       fail(folder, "list", error.value());
     }
     std::sort(names.begin(), names.end());

@@ -27,11 +27,11 @@ class Files {
       const std::filesystem::path& path) = 0;  // truncates; never follows a symbolic link
   // A regular file of at most limit_bytes, whole; never follows a symbolic link.
   virtual std::vector<std::byte> read(const std::filesystem::path& path, std::size_t limit_bytes) = 0;
-  virtual bool exists(const std::filesystem::path& path) = 0;
+  virtual bool exists(const std::filesystem::path& path) = 0;  // nothing does below what is no folder
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
   virtual void remove(const std::filesystem::path& path) = 0;  // no error when it is not there
   virtual std::vector<std::string> list(
-      const std::filesystem::path& folder) = 0;  // names, sorted; none when it is not there
+      const std::filesystem::path& folder) = 0;  // names, sorted; none when it is not there, or no folder
   virtual void sync_folder(const std::filesystem::path& folder) = 0;
   virtual void create_folders(const std::filesystem::path& folder) = 0;  // mode 0700
 };

@@ -16,6 +16,9 @@ struct ExitStatus {
   bool operator==(const ExitStatus&) const = default;
 };
 
+// Of a server that cannot use what it found (a corrupted snapshot, say), nor could its next life: EX_DATAERR of sysexits.h.
+constexpr int kHopelessCode = 65;
+
 // From the status word of wait4().
 ExitStatus to_exit_status(int wait_status);
 

@@ -1,6 +1,7 @@
 #include "csrc/launch/journal.h"
 
 #include <csignal>
+#include <utility>
 
 #include "csrc/base/log.h"
 #include "csrc/launch/progress.h"
@@ -10,27 +11,33 @@ namespace {
 
 constexpr std::size_t kKeptErrors = 50;
 
-std::int64_t memory_kills() {
-  const auto group = memory_group();
-  return group ? group->out_of_memory_kills : 0;
-}
-
 std::string one_decimal(Duration duration) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.1f", seconds(duration));
   return text;
 }
 
+std::string no_restart_text(const Failed& failure) {
+  switch (failure.no_restart) {
+    case Failed::NoRestart::kHopeless: return "a restart would not help, ";
+    case Failed::NoRestart::kAllFinished: return "every worker had finished, so nobody is started again, ";
+    default:
+      return failure.allowed > 0 ? concat("no restart left (", failure.allowed, " allowed, --max-restarts), ") : "";
+  }
+}
+
 }  // namespace
 
-Journal::Journal(Summary begun, Output& output, const Clock& clock)
+Journal::Journal(Summary begun, Output& output, const Clock& clock, std::function<std::optional<MemoryGroup>()> memory)
     : summary_(std::move(begun)),
       output_(output),
       clock_(clock),
       begun_(clock.now()),
       events_([&output](std::string line) { output.event(std::move(line)); }),
       host_(host_name()),
-      earlier_memory_kills_(memory_kills()) {}
+      memory_(std::move(memory)) {
+  out_of_memory();
+}
 
 void Journal::planned(const std::string& text, bool quiet) {
   events_.plan(text, summary_);
@@ -50,21 +57,32 @@ void Journal::started(const Life& life) {
 
 void Journal::ended(const Life& life) { events_.exit(life.who, life.number, life.pid, life.ended->status); }
 
-std::string Journal::hint(const Life& life) const {
+// What the kernel has killed in our control group since we looked last; nullopt: nothing.
+std::optional<std::string> Journal::out_of_memory() {
+  const auto group = memory_();
+  const std::int64_t kills = group ? group->out_of_memory_kills : 0;
+  if (kills <= std::exchange(known_memory_kills_, kills)) {
+    return std::nullopt;
+  }
+  return concat("out of memory: the kernel killed a process of this control group",
+                group->limit_bytes
+                    ? concat(", whose limit is ", bytes_text(static_cast<std::uint64_t>(*group->limit_bytes)))
+                    : "");
+}
+
+std::string Journal::hint(const Failed& failure, const Life& life) {
+  if (!failure.hopeless.empty()) {
+    return failure.hopeless;
+  }
   if (life.was_silent) {
     return "it had not been heard from for too long (--silence), so the launcher killed it";
   }
   if (life.ended->status.signal != SIGKILL || life.killed_by_us) {
     return {};
   }
-  if (memory_kills() > earlier_memory_kills_) {
-    const auto group = memory_group();
-    const auto limit = group ? group->limit_bytes : std::nullopt;
-    return concat("out of memory: the kernel killed a process of this control group",
-                  limit ? concat(", whose limit is ", bytes_text(static_cast<std::uint64_t>(*limit))) : "");
-  }
-  return "nobody in this job sent that SIGKILL: the kernel may have been out of memory (see dmesg), or somebody used "
-         "kill -9";
+  return out_of_memory().value_or(
+      "nobody in this job sent that SIGKILL: the kernel may have been out of memory (see dmesg), or somebody used "
+      "kill -9");
 }
 
 void Journal::failed(const Failed& failure, const Life& life) {
@@ -77,7 +95,7 @@ void Journal::failed(const Failed& failure, const Life& life) {
                        .status = failure.status,
                        .consequence = failure.consequence,
                        .peak_memory_bytes = life.ended ? life.ended->peak_memory_bytes : 0,
-                       .hint = life.ended ? hint(life) : "",
+                       .hint = life.ended ? hint(failure, life) : "",
                        .last_errors = {},
                        .log = life.log};
   const std::string reason = record.hint.empty() ? "" : concat(" (", record.hint, ")");
@@ -86,9 +104,7 @@ void Journal::failed(const Failed& failure, const Life& life) {
                 failure.allowed, " in ", one_decimal(failure.pause), " s");
     events_.restart(failure);
   } else if (failure.consequence == Failed::Consequence::kEndsJob) {
-    log_error(to_text(life.who), ": ", failure.status.text(), reason, "; ",
-              failure.allowed > 0 ? concat("no restart left (", failure.allowed, " allowed, --max-restarts), ") : "",
-              "ending the job");
+    log_error(to_text(life.who), ": ", failure.status.text(), reason, "; ", no_restart_text(failure), "ending the job");
   }
   summary_.failures.push_back(std::move(record));
 }

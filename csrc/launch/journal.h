@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -32,7 +33,9 @@ struct Life {
 // Threads: one.
 class Journal {
  public:
-  Journal(Summary begun, Output& output, const Clock& clock);
+  // `memory`: reads the control group that the job runs in.
+  Journal(Summary begun, Output& output, const Clock& clock,
+          std::function<std::optional<MemoryGroup>()> memory = memory_group);
 
   void planned(const std::string& text, bool quiet);
   void started(const Life& life);
@@ -49,7 +52,8 @@ class Journal {
   const Scoreboard& scoreboard() const { return scoreboard_; }
 
  private:
-  std::string hint(const Life& life) const;
+  std::string hint(const Failed& failure, const Life& life);
+  std::optional<std::string> out_of_memory();
   void ready(Target who);
 
   Summary summary_;
@@ -61,7 +65,8 @@ class Journal {
   std::map<Target, int> lives_;  // the current one of each
   std::set<std::pair<Target, int>> ready_;
   std::string host_;
-  std::int64_t earlier_memory_kills_ = 0;
+  std::function<std::optional<MemoryGroup>()> memory_;
+  std::int64_t known_memory_kills_ = 0;
 };
 
 }  // namespace downpour::launch

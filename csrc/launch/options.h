@@ -73,6 +73,9 @@ struct Answer {
 
 using Command = std::variant<RunOptions, ServeOptions, ServerOptions, DoctorOptions, Answer>;
 
+// What --insecure means, said whenever it is used, also under --quiet.
+constexpr const char* kInsecureText = "INSECURE: sockets may be off loopback, without keys or encryption";
+
 constexpr int kUsageError = 2;  // exit code of a mistake on the command line
 
 // A mistake becomes an Answer with kUsageError that names the flag and the fix. `arguments` without the program's own name.

@@ -100,7 +100,7 @@ std::string to_text(const RunOptions& options, const Plan& plan) {
   return concat(options.servers == 0 ? "" : counted(options.servers, "server") + ", ",
                 counted(options.workers, "worker"), ", ", plan.threads_text,
                 options.gdb ? concat(", rank ", *options.gdb, " under gdb, no deadlines") : "",
-                options.insecure ? ", INSECURE: sockets may be off loopback, without keys or encryption" : "",
+                options.insecure ? concat(", ", kInsecureText) : "",
                 options.run_folder.empty() && !options.keep ? "" : "; run folder " + plan.run_folder);
 }
 

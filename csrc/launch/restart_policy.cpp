@@ -60,14 +60,15 @@ Duration RestartPolicy::pause(int restarts) const {
   return std::min(result, options_.largest_pause);
 }
 
-Decisions RestartPolicy::exited(Target who, const ExitStatus& status, Finished finished, TimePoint now) {
+Decisions RestartPolicy::exited(Target who, const ExitStatus& status, Finished finished, TimePoint now,
+                                const std::string& hopeless) {
   Decisions out;
   Process& process = processes_.at(who);
   const bool done = status.success() && (is_worker(who) || finished == Finished::kYes || phase_ == Phase::kClosing);
   process.state = done ? State::kSucceeded : State::kEnded;
   if (phase_ == Phase::kRunning) {
     if (!done) {
-      failed(who, process, status, finished, now, out);
+      failed(who, process, Failed{.who = who, .status = status, .hopeless = hopeless}, finished, now, out);
     } else if (all_workers(State::kSucceeded)) {
       close(now);
     }
@@ -78,21 +79,18 @@ Decisions RestartPolicy::exited(Target who, const ExitStatus& status, Finished f
   return out;
 }
 
-void RestartPolicy::failed(Target who, Process& process, const ExitStatus& status, Finished finished, TimePoint now,
+void RestartPolicy::failed(Target who, Process& process, Failed failure, Finished finished, TimePoint now,
                            Decisions& out) {
   const bool together = is_worker(who) && options_.servers == 0;
   const int used = together ? round_ : process.restarts;
-  Failed failure{
-      .who = who, .status = status, .allowed = is_worker(who) ? options_.worker_restarts : options_.server_restarts};
+  failure.allowed = is_worker(who) ? options_.worker_restarts : options_.server_restarts;
   // Once the servers have been told to end, there is nobody left to rejoin.
   const bool too_late = options_.servers > 0 && finished == Finished::kYes;
-  if (used >= failure.allowed || too_late) {
-    failure.consequence = Failed::Consequence::kEndsJob;
-    out.push_back(failure);
-    out.push_back(AbortJob{concat(to_text(who), " failed: ", status.text())});
-    signal_workers(SIGTERM, out);
-    // A server that ends before its time has failed whatever it says.
-    stop(status.success() ? 1 : status.shell_code(), now);
+  if (!failure.hopeless.empty() || too_late || used >= failure.allowed) {
+    failure.no_restart = !failure.hopeless.empty() ? Failed::NoRestart::kHopeless
+                         : too_late                ? Failed::NoRestart::kAllFinished
+                                                   : Failed::NoRestart::kNoneLeft;
+    end_with(std::move(failure), now, out);
     return;
   }
   failure.consequence = Failed::Consequence::kRestart;
@@ -107,6 +105,18 @@ void RestartPolicy::failed(Target who, Process& process, const ExitStatus& statu
     process.due = now + failure.pause;
     ++process.restarts;
   }
+}
+
+void RestartPolicy::end_with(Failed failure, TimePoint now, Decisions& out) {
+  failure.consequence = Failed::Consequence::kEndsJob;
+  const ExitStatus status = failure.status;
+  AbortJob abort{
+      concat(to_text(failure.who), " failed: ", failure.hopeless.empty() ? status.text() : failure.hopeless)};
+  out.emplace_back(std::move(failure));
+  out.emplace_back(std::move(abort));
+  signal_workers(SIGTERM, out);
+  // A server that ends before its time has failed whatever it says.
+  stop(status.success() ? 1 : status.shell_code(), now);
 }
 
 void RestartPolicy::follow(Target who, const Process& process, const ExitStatus& status, Decisions& out) const {

@@ -47,12 +47,16 @@ struct AbortJob {
 struct ReleaseServers {};  // no worker will come again: they save and end by themselves
 struct Failed {
   enum class Consequence { kRestart, kEndsJob, kNone };  // kNone: followed from an earlier failure
+  // kEndsJob: why it is not started again.
+  enum class NoRestart { kNoneLeft, kHopeless, kAllFinished };
   Target who;
   ExitStatus status{};
   Consequence consequence = Consequence::kNone;
   int restart = 0;  // kRestart: which one, of how many, after which pause
   int allowed = 0;
   Duration pause{};
+  NoRestart no_restart = NoRestart::kNoneLeft;
+  std::string hopeless = {};  // as told to exited()
 };
 struct EndJob {
   int exit_code;
@@ -67,7 +71,9 @@ class RestartPolicy {
   explicit RestartPolicy(const PolicyOptions& options);
 
   Decisions begin();
-  Decisions exited(Target who, const ExitStatus& status, Finished finished, TimePoint now);
+  // `hopeless`: why the next life could only fail as this one did; empty: it may do better.
+  Decisions exited(Target who, const ExitStatus& status, Finished finished, TimePoint now,
+                   const std::string& hopeless = {});
   Decisions silent(int index);  // the coordinator has not heard from that server for too long
   // A signal for the launcher that ends the job; the second one kills at once, as does SIGQUIT.
   Decisions interrupted(int signal, TimePoint now);
@@ -92,7 +98,8 @@ class RestartPolicy {
   void signal(Target who, int number, Decisions& out);
   void signal_workers(int number, Decisions& out);
   void signal_everyone(int number, Decisions& out);
-  void failed(Target who, Process& process, const ExitStatus& status, Finished finished, TimePoint now, Decisions& out);
+  void failed(Target who, Process& process, Failed failure, Finished finished, TimePoint now, Decisions& out);
+  void end_with(Failed failure, TimePoint now, Decisions& out);
   void follow(Target who, const Process& process, const ExitStatus& status, Decisions& out) const;
   void renew(TimePoint now, Decisions& out);
   void stop(int exit_code, TimePoint now);

@@ -151,6 +151,9 @@ std::filesystem::path Run::make_log_folder() const {
 
 int Run::operator()() {
   journal_.planned(to_text(options_, plan_), options_.quiet);
+  if (options_.insecure && options_.quiet) {
+    log_warning(kInsecureText);
+  }
   Supervisor supervisor({.options = options_,
                          .plan = plan_,
                          .sockets = sockets_,

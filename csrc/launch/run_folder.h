@@ -13,7 +13,9 @@ namespace downpour::launch {
 class RunFolder {
  public:
   // The folder given, made with mode 0700 when it is not there; or a fresh one below `temporary`.
-  // Errors: Error naming the path and the reason, e.g. that another job uses it.
+  // Errors: Error naming the path and the reason, e.g. that another job uses it, or that nothing can be written there: bad
+  // input, said before anything is started. One that stops being writable later stops no training: snapshots, logs and the
+  // summary are then missed out loud.
   RunFolder(const std::filesystem::path& given, const std::filesystem::path& temporary);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;

@@ -20,6 +20,7 @@ void add(ps::ShardCounters& sum, const ps::ShardCounters& more) {
   sum.replayed += more.replayed;
   sum.pushed_bytes += more.pushed_bytes;
   sum.pulled_bytes += more.pulled_bytes;
+  sum.last_gradient_norm = std::hypot(sum.last_gradient_norm, more.last_gradient_norm);
   sum.max_staleness_seen = std::max(sum.max_staleness_seen, more.max_staleness_seen);
   for (std::size_t bucket = 0; bucket < sum.staleness.size(); ++bucket) {
     sum.staleness[bucket] += more.staleness[bucket];
@@ -33,6 +34,9 @@ void Scoreboard::progress(int index, const ps::Progress& progress, TimePoint now
   Worker& worker = at->second;
   const std::int64_t grown = progress.samples - worker.last.samples;
   worker.last = progress;
+  if (!std::isnan(progress.loss)) {
+    worker.loss = progress.loss;
+  }
   if (joined) {
     worker.rate_since = worker.changed = now;
     worker.rate_from = progress.samples;
@@ -91,8 +95,19 @@ std::map<int, WorkerScore> Scoreboard::workers(TimePoint now) const {
   return result;
 }
 
+std::optional<double> Scoreboard::mean_loss() const {
+  double sum = 0;
+  int reported = 0;
+  for (const auto& [index, worker] : workers_) {
+    sum += worker.loss.value_or(0);
+    reported += worker.loss ? 1 : 0;
+  }
+  return reported > 0 ? std::optional(sum / reported) : std::nullopt;
+}
+
 Totals Scoreboard::totals() const {
   Totals totals;
+  totals.loss = mean_loss();
   for (const auto& [index, worker] : workers_) {
     totals.samples += worker.earlier_samples + worker.last.samples;
     totals.lost += worker.earlier_lost + worker.last.lost;

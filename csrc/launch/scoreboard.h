@@ -24,6 +24,7 @@ struct WorkerScore {
 struct Totals {
   std::int64_t samples = 0;
   double samples_per_second = 0;  // from the first beat of any worker to the last sample
+  std::optional<double> loss;     // mean of the last one that each worker reported; nullopt: none did
   ps::ShardCounters shards;       // summed over servers
   std::uint64_t lost = 0;         // pushes that workers declared lost
   std::uint64_t snapshots = 0;
@@ -46,6 +47,7 @@ class Scoreboard {
  private:
   struct Worker {
     ps::Progress last;
+    std::optional<double> loss;        // the last one reported, in whichever life
     std::int64_t earlier_samples = 0;  // of former lives
     std::uint64_t earlier_lost = 0;
     TimePoint rate_since{};  // of the span that the current rate is taken over
@@ -59,6 +61,7 @@ class Scoreboard {
   };
 
   void update_rate(Worker& worker, TimePoint now);
+  std::optional<double> mean_loss() const;
 
   std::map<int, Worker> workers_;
   std::map<int, Server> servers_;

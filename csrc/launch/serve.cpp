@@ -1,7 +1,13 @@
 #include "csrc/launch/serve.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <thread>
 
@@ -31,6 +37,35 @@ Fd bind_for(const char* flag, const std::string& address, Exposure exposure) {
     throw Error(concat(flag, " ", address, ": ", error.what()));
   }
 }
+
+// The first signal that ends a job becomes something to read; the next one finds the default action again.
+class StopSignals {
+ public:
+  StopSignals() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    DOWNPOUR_CHECK(event_, "serve: eventfd: ", std::strerror(errno));
+    handled_event = event_.get();
+    struct sigaction action {};
+    action.sa_handler = handle;
+    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+      ::sigaction(number, &action, nullptr);
+    }
+  }
+  int fd() const { return event_.get(); }
+  int exit_code(int otherwise) const { return handled_signal != 0 ? 128 + handled_signal : otherwise; }
+
+ private:
+  static void handle(int number) {
+    const int before = errno;
+    handled_signal = number;
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(handled_event, &one, sizeof(one));
+    errno = before;
+  }
+  static inline volatile std::sig_atomic_t handled_signal = 0;
+  static inline volatile std::sig_atomic_t handled_event = -1;
+  Fd event_;
+};
 
 // Notes of the coordinator become log lines.
 class LoggingObserver final : public ps::CoordinatorObserver {
@@ -93,8 +128,9 @@ std::string job_text(std::uint64_t job) {
 }
 
 ps::ServerOptions server_options(const ServeOptions& options, std::uint64_t job, const std::string& coordinator,
-                                 int socket) {
+                                 int socket, int stop_fd) {
   ps::ServerOptions result;
+  result.stop_fd = stop_fd;
   result.index = options.index;
   result.job = job;
   result.coordinator = coordinator;
@@ -106,7 +142,7 @@ ps::ServerOptions server_options(const ServeOptions& options, std::uint64_t job,
   return result;
 }
 
-int serve_first(const ServeOptions& options, Fd socket) {
+int serve_first(const ServeOptions& options, Fd socket, int stop_fd) {
   const std::string own = transport::local_address(socket.get()).text();
   auto endpoints = options.endpoints.empty() ? std::vector{own} : options.endpoints;
   const std::string wanted = options.coordinator.empty() ? coordinator_default(options.address) : options.coordinator;
@@ -120,7 +156,7 @@ int serve_first(const ServeOptions& options, Fd socket) {
   const std::uint64_t job = options.job != 0 ? options.job : system_random();
   std::cout << serve_instructions(options, coordinator.text(), endpoints, job) << std::flush;
   const HostedCoordinator hosted(options, std::move(coordinator_socket), std::move(endpoints), job);
-  return ps::run_server(server_options(options, job, coordinator.text(), socket.release()));
+  return ps::run_server(server_options(options, job, coordinator.text(), socket.release(), stop_fd));
 }
 
 }  // namespace
@@ -148,10 +184,15 @@ std::string serve_instructions(const ServeOptions& options, const std::string& c
 int serve(const ServeOptions& options) {
   try {
     Fd socket = bind_for("--address", options.address, exposure(options));
-    if (options.index == 0) {
-      return serve_first(options, std::move(socket));
+    if (options.insecure) {
+      log_warning(kInsecureText);
     }
-    return ps::run_server(server_options(options, options.job, options.coordinator, socket.release()));
+    const StopSignals signals;
+    if (options.index == 0) {
+      return signals.exit_code(serve_first(options, std::move(socket), signals.fd()));
+    }
+    return signals.exit_code(
+        ps::run_server(server_options(options, options.job, options.coordinator, socket.release(), signals.fd())));
   } catch (const CommError& error) {
     log_error("serve: ", error.what());
     return 1;

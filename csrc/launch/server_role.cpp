@@ -3,6 +3,7 @@
 #include "csrc/base/environment.h"
 #include "csrc/base/error.h"
 #include "csrc/base/log.h"
+#include "csrc/launch/exit_status.h"
 #include "csrc/ps/server.h"
 
 namespace downpour::launch {
@@ -22,6 +23,13 @@ int run_server_role(const ServerOptions& options) {
     server.insecure = environment.insecure;
     server.silence = environment.no_deadlines ? Duration(std::chrono::hours(24 * 365)) : options.silence;
     return ps::run_server(server);
+  } catch (const CommError& error) {
+    log_error(error.what());
+    return 1;
+  } catch (const Error& error) {
+    // Neither the world nor a bug: what it was given is not as it must be, and will not be next time.
+    log_error(error.what());
+    return kHopelessCode;
   } catch (const std::exception& error) {
     log_error(error.what());
     return 1;

@@ -19,6 +19,12 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
+std::string significant(double value) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.4g", value);
+  return text;
+}
+
 std::string last_errors_text(const FailureRecord& failure) {
   const std::size_t shown = std::min(failure.last_errors.size(), kShownErrors);
   std::string text =
@@ -72,6 +78,14 @@ std::string staleness_text(const ps::ShardCounters& counters) {
 }
 
 std::string counted(std::uint64_t count) { return grouped(static_cast<std::int64_t>(count)); }
+
+std::string learning_text(const Totals& totals) {
+  std::string text = totals.loss ? concat("  loss       ", fixed(*totals.loss, 4), " (the last reported)\n") : "";
+  if (totals.shards.applied > 0) {
+    text += concat("  gradient   norm ", significant(totals.shards.last_gradient_norm), " (of the last push)\n");
+  }
+  return text;
+}
 
 std::string updates_text(const Totals& totals) {
   const ps::ShardCounters& shards = totals.shards;
@@ -139,26 +153,38 @@ Json failure_json(const FailureRecord& failure) {
   return json;
 }
 
+// What there may be nothing to say about is left out.
+void add_learning(const Totals& totals, Json& json) {
+  if (totals.loss) {
+    json["loss"] = *totals.loss;
+  }
+  if (totals.shards.applied > 0) {
+    json["gradient_norm"] = totals.shards.last_gradient_norm;
+  }
+}
+
 Json totals_json(const Totals& totals) {
   const ps::ShardCounters& shards = totals.shards;
   Json staleness = Json::object();
   for (int bucket = 0; bucket < ps::ShardCounters::kStalenessBuckets; ++bucket) {
     staleness[std::string(ps::staleness_bucket_name(bucket))] = shards.staleness[static_cast<std::size_t>(bucket)];
   }
-  return {{"samples", totals.samples},
-          {"samples_per_s", totals.samples_per_second},
-          {"pushed_bytes", shards.pushed_bytes},
-          {"pulled_bytes", shards.pulled_bytes},
-          {"applied", shards.applied},
-          {"stale", shards.stale},
-          {"refused", shards.refused},
-          {"duplicate", shards.duplicates},
-          {"replayed", shards.replayed},
-          {"lost", std::max(totals.lost, shards.lost)},
-          {"staleness", staleness},
-          {"largest_staleness", shards.max_staleness_seen},
-          {"snapshots", totals.snapshots},
-          {"snapshot_error", totals.snapshot_error}};
+  Json json = {{"samples", totals.samples},
+               {"samples_per_s", totals.samples_per_second},
+               {"pushed_bytes", shards.pushed_bytes},
+               {"pulled_bytes", shards.pulled_bytes},
+               {"applied", shards.applied},
+               {"stale", shards.stale},
+               {"refused", shards.refused},
+               {"duplicate", shards.duplicates},
+               {"replayed", shards.replayed},
+               {"lost", std::max(totals.lost, shards.lost)},
+               {"staleness", staleness},
+               {"largest_staleness", shards.max_staleness_seen},
+               {"snapshots", totals.snapshots},
+               {"snapshot_error", totals.snapshot_error}};
+  add_learning(totals, json);
+  return json;
 }
 
 }  // namespace
@@ -181,7 +207,7 @@ std::string to_text(const Summary& summary) {
     const auto rate = static_cast<std::int64_t>(totals.samples_per_second);
     text += concat("  samples    ", grouped(totals.samples), rate > 0 ? concat(" (", grouped(rate), " samples/s)") : "",
                    "\n");
-    text += updates_text(totals);
+    text += learning_text(totals) + updates_text(totals);
   }
   return text + losses_text(totals) + restarts_text(summary.restarts);
 }

@@ -228,7 +228,17 @@ void Supervisor::ended(Process& process) {
     coordinator_->gone(process.life.who.index);
   }
   const Finished finished = coordinator_->membership().finished() ? Finished::kYes : Finished::kNo;
-  carry_out(policy_.exited(process.life.who, process.life.ended->status, finished, clock_.now()));
+  carry_out(
+      policy_.exited(process.life.who, process.life.ended->status, finished, clock_.now(), hopeless(process.life)));
+}
+
+// Why the same program would fail again in the same way.
+std::string Supervisor::hopeless(const Life& life) const {
+  if (!is_worker(life.who)) {
+    return life.ended->status.code == kHopelessCode ? "it cannot use what it found; its own last lines say what to do"
+                                                    : "";
+  }
+  return life.ended->status.signal == 0 ? coordinator_->membership().refused(life.who.index) : "";
 }
 
 bool Supervisor::owns(pid_t pid) const {

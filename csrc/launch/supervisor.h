@@ -62,6 +62,7 @@ class Supervisor final : private ps::CoordinatorObserver {
   void start_failed(const Life& life, const std::string& why);
   void on_child_event(Target who);
   void ended(Process& process);
+  std::string hopeless(const Life& life) const;
   void on_signals();
   void on_keeper();
   void on_forwarded(int signal);

@@ -74,7 +74,16 @@ void MemberLink::run() {
   } catch (const std::exception& error) {
     fail(raiser<InternalError>(concat(name_, ": the thread of its link to the coordinator ended: ", error.what())));
   }
+  say_last_words();
   connection_.reset();
+}
+
+// What was reported since the last beat belongs to the summary too.
+void MemberLink::say_last_words() {
+  const std::lock_guard lock(board_.mutex);
+  if (board_.phase == Phase::kLive && connection_ != nullptr) {
+    send(MessageType::kBeat, board_.progress);
+  }
 }
 
 void MemberLink::connect() {
@@ -175,6 +184,7 @@ void MemberLink::send_waiting() {
     send(MessageType::kAskLeases, AskLeases{std::exchange(board_.lease_count, 0)});
   }
   if (std::exchange(board_.ask_finish, false)) {
+    send(MessageType::kBeat, board_.progress);
     send_encoded(MessageType::kFinish, {});
   }
 }

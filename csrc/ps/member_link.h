@@ -80,6 +80,7 @@ class MemberLink final : public transport::Receiver {
   void notice_own_stall(TimePoint now);
   void look_for_silence(TimePoint now);
   void send_waiting();
+  void say_last_words();
   template <typename Body>
   void send(MessageType type, const Body& body);
   void send_encoded(MessageType type, Bytes body);

@@ -54,6 +54,11 @@ std::uint32_t Membership::incarnation(int worker) const {
   return member != nullptr ? member->incarnation : 0;
 }
 
+std::string Membership::refused(int worker) const {
+  const Member* member = find(worker_target(worker));
+  return member != nullptr ? static_cast<const Worker*>(member)->refused : "";
+}
+
 bool Membership::live(Target target) const {
   const Member* member = find(target);
   return member != nullptr && member->phase == Phase::kLive;
@@ -305,7 +310,8 @@ void Membership::check_worker(int index, Actions& out) {
 void Membership::check_server(int index, Actions& out) {
   Server& server = servers_[static_cast<std::size_t>(index)];
   const Target target = server_target(index);
-  if (!live(target)) {
+  // Told to end it writes its last snapshot, for as long as that takes.
+  if (!live(target) || over_) {
     return;
   }
   warn(target, server, out);

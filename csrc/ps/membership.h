@@ -98,8 +98,8 @@ class Membership {
 
   void heard(Target member, TimePoint when);        // any message or beat; the past is ignored
   void beat(int worker, const Progress& progress);  // what changed in it counts as progress
-  // On a timer, every heartbeat: silence, once logged, once acted upon. A check that comes late by more than half of
-  // warn_after shows that this process itself stood still: that time counts as nobody's silence.
+  // On a timer, every heartbeat: silence, once logged, once acted upon; none of servers that were told to end. A check that
+  // comes late by more than half of warn_after shows that this process itself stood still: that time counts as nobody's silence.
   Actions check(TimePoint now);
 
   // The first one decides, others are compared with it; the first one with samples adds those where the job has none yet.
@@ -122,6 +122,8 @@ class Membership {
   // Over live workers that step, neither finish nor wait for leases, and under a warm-up those that are still to join.
   std::int64_t minimum_clock() const { return minimum_; }
   std::uint32_t incarnation(int worker) const;  // 0: never joined
+  // Why the last offer of the worker's last life was refused; empty: it was not. The same program would offer the same again.
+  std::string refused(int worker) const;
   bool live(Target member) const;
   // Every worker finished and left, or is gone: the servers have been told to end.
   bool finished() const { return over_; }
@@ -140,6 +142,7 @@ class Membership {
   };
   struct Worker : Member {
     bool awaits_agreement = false;
+    std::string refused;
     std::uint32_t fenced_below = 0;
     std::int64_t clock = 0;
     TimePoint progressed{};

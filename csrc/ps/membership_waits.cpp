@@ -59,11 +59,13 @@ Actions Membership::offer(int index, const Agreement& agreement) {
   } else if (agreement_->samples == 0 && agreement.samples > 0) {
     add_samples(agreement, out);
   }
+  worker->refused.clear();
   worker->awaits_agreement = true;
   return settled(std::move(out));
 }
 
 void Membership::refuse(int worker, const std::string& reason, Actions& out) {
+  workers_[static_cast<std::size_t>(worker)].refused = reason;
   out.emplace_back(SendSchemaRefused{worker_target(worker), reason});
   out.emplace_back(Note{concat("worker ", worker, " is refused: ", reason)});
 }

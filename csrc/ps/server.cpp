@@ -1,5 +1,7 @@
 #include "csrc/ps/server.h"
 
+#include <sys/epoll.h>
+
 #include <algorithm>
 #include <cmath>
 #include <mutex>
@@ -95,11 +97,18 @@ class ServerProcess final : public transport::Acceptor {
 
 int ServerProcess::run() {
   TimePoint next_beat = loop_.now();
+  bool stopped = false;
+  if (options_.stop_fd >= 0) {
+    loop_.watch(options_.stop_fd, EPOLLIN, [&stopped, this](std::uint32_t) {
+      stopped = true;
+      loop_.unwatch(options_.stop_fd);
+    });
+  }
   while (true) {
     loop_.run_once(next_beat);
     obey();
     check_shards();
-    if (coordinator_.is_finished()) {
+    if (coordinator_.is_finished() || stopped) {
       end();
       return 0;
     }

@@ -62,6 +62,7 @@ struct ServerOptions {
   int listen_fd = -1;                   // handed over by the launcher; -1: bind `address`
   std::string address = "127.0.0.1:0";
   SnapshotOptions snapshots;
+  int stop_fd = -1;                     // readable: save and end, as when told so; -1: never
   bool insecure = false;
   Duration heartbeat = std::chrono::milliseconds(100);
   Duration silence = std::chrono::seconds(10);

@@ -116,7 +116,7 @@ TEST_F(DiskFiles, list_is_sorted_and_forgives_a_missing_folder) {
   put(folder_ / "a", "");
   EXPECT_THAT(files_->list(folder_), ElementsAre("a", "b"));
   EXPECT_THAT(files_->list(folder_ / "missing"), IsEmpty());
-  EXPECT_THAT([&] { files_->list(folder_ / "a"); }, ThrowsMessage<Error>(HasSubstr("list")));
+  EXPECT_THAT(files_->list(folder_ / "a"), IsEmpty()) << "no folder";
 }
 
 TEST_F(DiskFiles, folders_are_synced) {
@@ -145,7 +145,7 @@ TEST_F(DiskFiles, errors_name_the_path_the_operation_and_the_reason) {
   put(folder_ / "file", "");
   EXPECT_THAT(error_of([&] { files_->create_folders(folder_ / "file" / "x"); }), HasSubstr("mkdir: Not a directory"));
   EXPECT_THAT(error_of([&] { files_->remove(folder_ / "file" / "x"); }), HasSubstr("remove: Not a directory"));
-  EXPECT_THAT(error_of([&] { files_->exists(folder_ / "file" / "x"); }), HasSubstr("lstat: Not a directory"));
+  EXPECT_FALSE(files_->exists(folder_ / "file" / "x")) << "below what is no folder";
 }
 
 TEST_F(DiskFiles, a_full_disk_is_reported) {

@@ -6,6 +6,7 @@
 #include <poll.h>
 
 #include <csignal>
+#include <ctime>
 #include <future>
 #include <optional>
 
@@ -19,6 +20,20 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+
+// 48 MB at 100 MB/s is half a second of a core for the output, and as much for the ends that the test holds. Counted in
+// processor time: a busy machine makes it later, not more.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kFloodSeconds = 20;
+#else
+constexpr double kFloodSeconds = 1;
+#endif
+
+double processor_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 struct Pipe {
   Fd reading;
@@ -235,16 +250,16 @@ TEST_F(OutputTest, AHundredMegabytesASecondPassWhole) {
   for (int i = 0; i < 10'000; ++i) {
     block += line + "\n";
   }
-  const auto begun = std::chrono::steady_clock::now();
+  const double begun = processor_seconds();
   for (int i = 0; i < 50; ++i) {
     write_text(pipe, block);
   }
   pipe.reset();
   finish();
-  const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  const double took = processor_seconds() - begun;
   EXPECT_EQ(out().size(), 500'000u * 100);
-  RecordProperty("mb_per_s", std::to_string(48.0 / took));
-  EXPECT_LT(took, 20) << "an upper bound for sanitizers on a busy machine; 100 MB/s would be 0.5 s";
+  RecordProperty("processor_s", std::to_string(took));
+  EXPECT_LT(took, kFloodSeconds);
 }
 
 }  // namespace

@@ -373,5 +373,46 @@ TEST(RestartPolicyRandom, EveryJobReachesItsEndAndLeavesNobody) {
   }
 }
 
+// ---- why the job ends and nobody is started again -------------------------------------------------------------------------
+
+Failed only_failure(const Decisions& decisions) {
+  for (const Decision& decision : decisions) {
+    if (const auto* failure = std::get_if<Failed>(&decision)) {
+      return *failure;
+    }
+  }
+  ADD_FAILURE() << "no failure among " << decisions.size() << " decisions";
+  return {};
+}
+
+TEST_F(RestartPolicyTest, WhatCanOnlyFailAgainIsNotRestartedAndTheOthersHearWhy) {
+  for (const Target who : {worker(1), server(0)}) {
+    make(2, 1);
+    const Decisions decisions = policy_->exited(who, {.code = 1}, Finished::kNo, now_, "another model");
+    const Failed failure = only_failure(decisions);
+    EXPECT_EQ(failure.consequence, Failed::Consequence::kEndsJob);
+    EXPECT_EQ(failure.no_restart, Failed::NoRestart::kHopeless);
+    EXPECT_EQ(failure.hopeless, "another model");
+    EXPECT_EQ(std::get<AbortJob>(decisions.at(1)).reason, to_text(who) + " failed: another model");
+  }
+}
+
+TEST_F(RestartPolicyTest, WithoutServersTooWhatCanOnlyFailAgainEndsTheJob) {
+  make(2, 0);
+  EXPECT_EQ(only_failure(policy_->exited(worker(0), {.code = 1}, Finished::kNo, now_, "no server")).no_restart,
+            Failed::NoRestart::kHopeless);
+}
+
+TEST_F(RestartPolicyTest, AFailureAfterAllHaveFinishedIsNotBlamedOnTheLimit) {
+  options_.worker_restarts = 1000;
+  make(2, 1);
+  EXPECT_EQ(only_failure(policy_->exited(worker(0), {.code = 3}, Finished::kYes, now_)).no_restart,
+            Failed::NoRestart::kAllFinished);
+  options_.worker_restarts = 0;
+  make(2, 1);
+  EXPECT_EQ(only_failure(policy_->exited(worker(0), {.code = 3}, Finished::kNo, now_)).no_restart,
+            Failed::NoRestart::kNoneLeft);
+}
+
 }  // namespace
 }  // namespace downpour::launch

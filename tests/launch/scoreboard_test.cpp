@@ -94,6 +94,32 @@ TEST(Scoreboard, ALossIsKnownOnlyWhenReported) {
   EXPECT_EQ(board.workers(TimePoint{}).at(0).loss, 0.25);
 }
 
+TEST(Scoreboard, TheJobsLossIsTheMeanOfTheLastOfEachWorker) {
+  Scoreboard board;
+  board.progress(0, beat(1, 1), TimePoint{});
+  EXPECT_FALSE(board.totals().loss.has_value());
+  auto progress = beat(2, 2);
+  progress.loss = 0.5;
+  board.progress(1, progress, TimePoint{});
+  EXPECT_EQ(board.totals().loss, 0.5) << "worker 0 reports none";
+  progress.loss = 1.5;
+  board.progress(0, progress, TimePoint{});
+  board.restarted(worker(0));
+  board.progress(0, beat(1, 1), TimePoint{});
+  EXPECT_EQ(board.totals().loss, 1.0) << "that of the life before, until there is another";
+}
+
+TEST(Scoreboard, TheGradientNormIsThatOverAllShards) {
+  Scoreboard board;
+  ps::ServerStatus one = status(0, 1);
+  one.counters.last_gradient_norm = 3;
+  ps::ServerStatus other = status(1, 1);
+  other.counters.last_gradient_norm = 4;
+  board.status(one);
+  board.status(other);
+  EXPECT_EQ(board.totals().shards.last_gradient_norm, 5);
+}
+
 TEST(Scoreboard, NothingReportedIsNoProgress) {
   Scoreboard board;
   EXPECT_FALSE(board.totals().any_progress);

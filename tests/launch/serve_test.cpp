@@ -1,17 +1,24 @@
 #include "csrc/launch/serve.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
+#include <algorithm>
 #include <csignal>
+#include <optional>
 #include <sstream>
 
+#include "csrc/launch/run_folder.h"
 #include "csrc/transport/tcp.h"
 #include "tests/launch/launched.h"
+#include "tests/transport/raw_peer.h"
 
 namespace downpour::launch {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -42,15 +49,66 @@ std::vector<std::string> exported(const std::string& text) {
   return variables;
 }
 
-Ended run_trainer(std::vector<std::string> variables, int rank) {
-  ChildSpec spec;
-  spec.program = test_program("trainer");
-  spec.arguments = {"trainer", "20"};
-  spec.variables = std::move(variables);
-  spec.variables.push_back("RANK=" + std::to_string(rank));
-  Child child = Child::spawn(spec);
-  return wait_for(child);
+std::string value_of(const std::string& name, const std::string& text) {
+  for (const std::string& variable : exported(text)) {
+    if (variable.starts_with(name + "=")) {
+      return variable.substr(name.size() + 1);
+    }
+  }
+  return {};
 }
+
+// `trainer 20 arguments...`, killed when the test has seen enough of it.
+class Trainer {
+ public:
+  Trainer(std::vector<std::string> variables, int rank, const std::vector<std::string>& arguments = {}) {
+    int out[2];
+    int error[2];
+    EXPECT_EQ(::pipe2(out, O_CLOEXEC) + ::pipe2(error, O_CLOEXEC), 0);
+    out_ = Fd(out[0]);
+    error_ = Fd(error[0]);
+    const Fd out_writing(out[1]);
+    const Fd error_writing(error[1]);
+    ChildSpec spec;
+    spec.program = test_program("trainer");
+    spec.arguments = {"trainer", "20"};
+    spec.arguments.insert(spec.arguments.end(), arguments.begin(), arguments.end());
+    spec.variables = std::move(variables);
+    spec.variables.push_back("RANK=" + std::to_string(rank));
+    spec.standard_output = out_writing.get();
+    spec.standard_error = error_writing.get();
+    child_ = Child::spawn(spec);
+  }
+  ~Trainer() {
+    if (child_) {
+      kill();
+    }
+  }
+
+  void wait_half_way() const { EXPECT_THAT(read_once(out_), HasSubstr("half-way")); }
+  Ended wait() { return wait_for(*child_); }
+  void kill() {
+    child_->signal(SIGKILL);
+    wait();
+    child_.reset();
+  }
+  std::string error() const { return read_once(error_); }
+
+ private:
+  // What comes next, in one piece.
+  static std::string read_once(const Fd& fd) {
+    std::string text(65536, '\0');
+    const ssize_t count = ::read(fd.get(), text.data(), text.size());
+    text.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+    return text;
+  }
+
+  Fd out_;
+  Fd error_;
+  std::optional<Child> child_;
+};
+
+Ended run_trainer(std::vector<std::string> variables, int rank) { return Trainer(std::move(variables), rank).wait(); }
 
 TEST(Serve, AServerByHandTrainsAWorkerAndEndsWithIt) {
   Launched server({"serve", "--workers", "1"});
@@ -118,6 +176,90 @@ TEST(Serve, ServerZeroGoneEndsTheOthers) {
   Launched second(arguments);
   first.signal(SIGKILL);
   EXPECT_NE(second.wait(), 0);
+}
+
+TEST(Serve, InsecureIsSaidOutLoud) {
+  Launched server({"serve", "--insecure"});
+  server.wait_for("warning: INSECURE");
+}
+
+// ---- members that do not fit ----------------------------------------------------------------------------------------------
+
+class ServeMismatch : public ::testing::Test {
+ protected:
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  static constexpr auto kPromised = std::chrono::seconds(10);
+#else
+  static constexpr auto kPromised = std::chrono::seconds(1);
+#endif
+
+  ServeMismatch() { server_.wait_for("\nRANK=0"); }
+
+  // A worker of another version knocks there; what it is told within the time promised.
+  static std::string knock(const std::string& address) {
+    transport::Hello hello;
+    hello.protocol = transport::kProtocolVersion + 1;
+    hello.build = "9.9.9";
+    transport::RawPeer peer(transport::parse_address(address));
+    const auto begun = std::chrono::steady_clock::now();
+    EXPECT_TRUE(peer.send(transport::FrameType::kHello, transport::encode(hello)));
+    pollfd waiting{.fd = peer.fd(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::poll(&waiting, 1, 60'000), 1);
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, kPromised);
+    const auto answer = peer.receive();
+    const auto frame = transport::decode_handshake_frame(answer);
+    EXPECT_TRUE(frame.is(transport::FrameType::kRefused));
+    return transport::decode_refusal(frame.body).reason;
+  }
+
+  RunFolder folder_{"", ::testing::TempDir()};
+  std::string fifo_ = (folder_.path() / "fifo").string();
+  Gate gate_{fifo_ + ".0"};
+  Launched server_{{"serve", "--workers", "2"}};
+};
+
+TEST_F(ServeMismatch, AnotherVersionIsRefusedInTimeAndBothSidesSayWhy) {
+  const Trainer first(exported(server_.out()), 0, {fifo_});
+  first.wait_half_way();  // so that the shards listen
+  for (const char* door : {"DOWNPOUR_COORDINATOR", "DOWNPOUR_SERVER_ENDPOINTS"}) {
+    const std::string reason = knock(value_of(door, server_.out()));
+    EXPECT_THAT(reason, HasSubstr(concat("version ", transport::kProtocolVersion + 1)));
+    EXPECT_THAT(reason, HasSubstr("9.9.9"));
+  }
+  server_.wait_for(concat("version ", transport::kProtocolVersion + 1), 2);
+}
+
+TEST_F(ServeMismatch, AnotherSchemaIsRefusedInTimeAndBothSidesSayWhy) {
+  const Trainer first(exported(server_.out()), 0, {fifo_});
+  first.wait_half_way();
+  const auto begun = std::chrono::steady_clock::now();
+  Trainer second(exported(server_.out()), 1, {"", "1001"});
+  EXPECT_EQ(second.wait().status.code, 1);
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, kPromised);
+  EXPECT_THAT(second.error(), ContainsRegex("worker 1 is refused: .*weight.*100[01]"));
+  server_.wait_for("worker 1 is refused: ");
+}
+
+// ---- the end by a signal --------------------------------------------------------------------------------------------------
+
+TEST(Serve, CtrlCWritesALastSnapshot) {
+  const RunFolder folder("", ::testing::TempDir());
+  const std::string fifo = (folder.path() / "fifo").string();
+  const Gate gate(fifo + ".0");
+  const std::vector<std::string> arguments = {"serve", "--run-folder", (folder.path() / "run").string(),
+                                              "--snapshot-interval", "100000"};
+  Launched server(arguments);
+  server.wait_for("\nRANK=0");
+  Trainer trainer(exported(server.out()), 0, {fifo});
+  trainer.wait_half_way();
+  server.signal(SIGINT);
+  EXPECT_EQ(server.wait(), 128 + SIGINT) << server.err();
+  trainer.kill();
+  Launched again(arguments);
+  again.wait_for("\nRANK=0");
+  EXPECT_TRUE(run_trainer(exported(again.out()), 0).status.success());
+  EXPECT_EQ(again.wait(), 0) << again.err();
+  EXPECT_THAT(again.err(), HasSubstr("restored version 10,"));
 }
 
 }  // namespace

@@ -2,7 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -13,9 +17,18 @@
 namespace downpour::launch {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 using Json = nlohmann::json;
+
+// A job that cannot go on ends when its processes have started and found that out.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr auto kSoon = std::chrono::seconds(20);
+#else
+constexpr auto kSoon = std::chrono::seconds(3);
+#endif
 
 class Servers : public ::testing::Test {
  protected:
@@ -36,6 +49,16 @@ class Servers : public ::testing::Test {
     }
     return pid;
   }
+  std::filesystem::path snapshots() const { return folder_.path() / "run/snapshots"; }
+  std::filesystem::path data_file() const {
+    for (const auto& entry : std::filesystem::directory_iterator(snapshots())) {
+      if (entry.path().extension() == ".safetensors") {
+        return entry.path();
+      }
+    }
+    ADD_FAILURE() << "no snapshot in " << snapshots();
+    return {};
+  }
   Json summary() const { return Json::parse(read_file((folder_.path() / "run/summary.json").string())); }
 
   RunFolder folder_{"", ::testing::TempDir()};
@@ -54,7 +77,7 @@ TEST_F(Servers, TwoWorkersTrainAndTheSummaryAddsUp) {
   EXPECT_THAT(job->err(), HasSubstr("value 80\n"));
   EXPECT_THAT(job->err(), HasSubstr("succeeded after"));
   const Json totals = summary()["totals"];
-  EXPECT_GE(totals["samples"], 2 * 20 * 64);
+  EXPECT_EQ(totals["samples"], 2 * 40 * 64);
   EXPECT_EQ(totals["applied"], 2 * 2 * 40) << "pushes of two workers to two shards";
   EXPECT_GT(totals["pushed_bytes"], 0);
   EXPECT_GT(totals["pulled_bytes"], 0);
@@ -132,6 +155,86 @@ TEST_F(Servers, AServerMayDieAgainAndAgain) {
   gates_[0].let_through();
   EXPECT_EQ(job->wait(), 0) << job->err();
   EXPECT_THAT(job->err(), HasSubstr("value 40\n"));
+}
+
+// ---- trouble with snapshots -----------------------------------------------------------------------------------------------
+
+// Root may write everywhere, but not below a file.
+TEST_F(Servers, TrainingGoesOnLoudlyWhereNoSnapshotCanBeWritten) {
+  std::filesystem::create_directories(folder_.path() / "run");
+  std::ofstream(snapshots()) << "no folder";
+  const auto job = train({"-s", "1", "-w", "1", "--snapshot-interval", "0.05"});
+  job->wait_for("no snapshot could be written, training goes on without");
+  gates_[0].let_through();
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("value 40\n"));
+  EXPECT_THAT(job->err(), HasSubstr("SNAPSHOTS FAIL: '" + snapshots().string() + "'"));
+  EXPECT_THAT(summary()["totals"]["snapshot_error"], HasSubstr(snapshots().string()));
+  EXPECT_EQ(summary()["totals"]["snapshots"], 0);
+  EXPECT_EQ(read_file(snapshots()), "no folder");
+}
+
+class BrokenSnapshots : public Servers {
+ protected:
+  // A job ends well; what it left is broken by `harm`, and then the same job is started once more.
+  void run_twice(const std::function<void(const std::filesystem::path&)>& harm) {
+    gates_[0].let_through();
+    ASSERT_EQ(train({"-s", "1", "-w", "1"})->wait(), 0);
+    harm(data_file());
+    const auto begun = std::chrono::steady_clock::now();
+    again_ = train({"-s", "1", "-w", "1"});
+    EXPECT_EQ(again_->wait(), kHopelessCode) << again_->err();
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, kSoon);
+    EXPECT_THAT(again_->err(), HasSubstr("server 0 failed first"));
+    EXPECT_THAT(again_->err(), HasSubstr("from a copy, or point the job at another snapshot folder"));
+    EXPECT_THAT(again_->err(), HasSubstr("a restart would not help"));
+    EXPECT_TRUE(summary()["restarts"].empty());
+  }
+
+  std::unique_ptr<Launched> again_;
+};
+
+TEST_F(BrokenSnapshots, ATruncatedOneIsRefusedWithWhatIsMissing) {
+  std::uintmax_t size = 0;
+  run_twice([&size](const std::filesystem::path& file) {
+    size = std::filesystem::file_size(file);
+    std::filesystem::resize_file(file, size - 100);
+  });
+  EXPECT_THAT(again_->err(), HasSubstr(concat("bytes ", size - 100, " to ", size, " are missing")));
+}
+
+TEST_F(BrokenSnapshots, ACorruptedOneIsRefusedWithTheBytesConcerned) {
+  std::uintmax_t size = 0;
+  run_twice([&size](const std::filesystem::path& path) {
+    size = std::filesystem::file_size(path);
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(size / 2));
+    file.put('\x5a');
+  });
+  EXPECT_THAT(again_->err(), HasSubstr(concat("corrupted: bytes 0 to ", size)));
+}
+
+// ---- a refused worker -----------------------------------------------------------------------------------------------------
+
+TEST_F(Servers, AWorkerWithAnotherModelEndsTheJobAtOnceAndIsNotRestarted) {
+  Launched job({"run", "--json", "-", "--run-folder", (folder_.path() / "run").string(), "-s", "1", "-w", "2", "--",
+                "sh", "-c", "exec " + test_program("trainer") + " 40 " + fifo_ + " $((1000 + RANK))"});
+  EXPECT_EQ(job.wait(), 1) << job.err();
+  EXPECT_THAT(job.err(), ContainsRegex("trainer: worker [01] is refused: .*something else.*100[01]"))
+      << "the worker's own words";
+  EXPECT_THAT(job.err(), HasSubstr("a restart would not help"));
+  EXPECT_THAT(job.out(), Not(HasSubstr("\"event\":\"restart\"")));
+  EXPECT_TRUE(summary()["restarts"].empty());
+  EXPECT_THAT(summary()["cause"]["hint"], HasSubstr("something else"));
+}
+
+TEST_F(Servers, TheSummaryHasTheLastLossAndGradientNorm) {
+  gates_[0].let_through();
+  const auto job = train({"-s", "1", "-w", "1"});
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  EXPECT_NEAR(summary()["totals"]["loss"], 1.0 / 40, 1e-9);
+  EXPECT_NEAR(summary()["totals"]["gradient_norm"], std::sqrt(1000.0), 1e-3);
+  EXPECT_EQ(summary()["totals"]["lost"], 0);
 }
 
 }  // namespace

@@ -106,6 +106,25 @@ TEST(Summary, ATrainingRunSaysWhatItDid) {
   EXPECT_THAT(text, Not(HasSubstr("LOST")));
 }
 
+TEST(Summary, LossAndGradientNormAreToldWhereThereAreAny) {
+  Summary summary;
+  summary.totals.any_progress = true;
+  EXPECT_THAT(to_text(summary), Not(HasSubstr("  loss ")));
+  EXPECT_THAT(to_text(summary), Not(HasSubstr("gradient")));
+  auto totals = nlohmann::json::parse(to_json(summary))["totals"];
+  EXPECT_FALSE(totals.contains("loss"));
+  EXPECT_FALSE(totals.contains("gradient_norm"));
+  EXPECT_EQ(totals["lost"], 0) << "said also where nothing was lost";
+  summary.totals.loss = 0.25;
+  summary.totals.shards.applied = 1;
+  summary.totals.shards.last_gradient_norm = 1.5;
+  EXPECT_THAT(to_text(summary), HasSubstr("  loss       0.2500"));
+  EXPECT_THAT(to_text(summary), HasSubstr("  gradient   norm 1.5 "));
+  totals = nlohmann::json::parse(to_json(summary))["totals"];
+  EXPECT_EQ(totals["loss"], 0.25);
+  EXPECT_EQ(totals["gradient_norm"], 1.5);
+}
+
 TEST(Summary, LossesAndBrokenSnapshotsAreLoud) {
   Summary summary;
   summary.totals.any_progress = true;

@@ -100,6 +100,24 @@ TEST(MembershipAgreement, AnotherModelIsRefusedToThatWorkerAndNamesTheDifference
   EXPECT_THAT(targets<SendSchema>(job.membership.server_ready(0, ready_for(agreement_of(4)))), ElementsAre("worker 0"));
 }
 
+TEST(MembershipAgreement, WhyAWorkerWasRefusedIsKnownUntilItAgreesOrJoinsAgain) {
+  Job job(2, 1);
+  job.everyone_joins();
+  job.membership.offer(0, agreement_of(4));
+  job.membership.offer(1, agreement_of(8));
+  EXPECT_THAT(job.membership.refused(1), HasSubstr("something else"));
+  EXPECT_EQ(job.membership.refused(0), "");
+  EXPECT_EQ(job.membership.refused(7), "") << "no such worker";
+  job.say_goodbye(1);
+  EXPECT_THAT(job.membership.refused(1), HasSubstr("something else"))
+      << "its process may end later than its connection";
+  job.join_worker(1, 900);
+  EXPECT_EQ(job.membership.refused(1), "");
+  job.membership.offer(1, agreement_of(8));
+  job.membership.offer(1, agreement_of(4));
+  EXPECT_EQ(job.membership.refused(1), "");
+}
+
 TEST(MembershipAgreement, ADifferingJobOptionIsNamed) {
   const std::vector<std::pair<std::string, std::function<void(Agreement&)>>> changes = {
       {"max_staleness", [](Agreement& a) { a.max_staleness = 3; }},

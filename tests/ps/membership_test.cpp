@@ -165,6 +165,17 @@ TEST(MembershipSilence, AServerThatFallsSilentOnceMoreIsReportedOnceMore) {
   EXPECT_THAT(only<ServerSilent>(job.pass(11s, {kWorker0})), SizeIs(1));
 }
 
+TEST(MembershipSilence, OfAServerThatWritesItsLastSnapshotIsNone) {
+  Job job(1, 2);
+  job.starts(agreement_of());
+  job.pass(5s, {kWorker0, kServer0});  // server 1 has been silent for 5 s already
+  job.membership.gone(0, job.clock.now());
+  ASSERT_TRUE(job.membership.finished());
+  const Actions actions = job.pass(1min);
+  EXPECT_THAT(only<ServerSilent>(actions), IsEmpty());
+  EXPECT_THAT(notes(actions), IsEmpty());
+}
+
 TEST(MembershipSilence, OfTheCoordinatorItselfIsNobodysSilence) {
   Job job(2, 1);
   job.everyone_joins();

@@ -1,6 +1,6 @@
-// `trainer STEPS [FIFO]`: a worker without LibTorch. Each step pushes a gradient of -1 at learning rate 1 and pulls; half-way
-// it prints "half-way" and, given a FIFO, waits until somebody has written a byte to FIFO.RANK. Rank 0 prints the value in the
-// end, which is the number of pushes that were applied.
+// `trainer STEPS [FIFO [ELEMENTS]]`: a worker without LibTorch. Each step pushes a gradient of -1 at learning rate 1 and pulls;
+// half-way it prints "half-way" and, given a FIFO that is not "", waits until somebody has written a byte to FIFO.RANK. Rank 0
+// prints the value in the end, which is the number of pushes that were applied.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -20,11 +20,9 @@ namespace {
 
 using namespace downpour;
 
-constexpr std::int64_t kElements = 1000;
-
-ps::Agreement agreement() {
+ps::Agreement agreement(std::int64_t elements) {
   ps::Agreement result;
-  result.schema.parameters = {{"weight", {kElements}, Dtype::kFloat32, 0}};
+  result.schema.parameters = {{"weight", {elements}, Dtype::kFloat32, 0}};
   result.schema.rule = ps::RuleKind::kSgd;
   return result;
 }
@@ -50,8 +48,11 @@ void wait_half_way(const std::string& fifo, int rank) {
 
 class Trainer {
  public:
-  explicit Trainer(const Environment& environment)
-      : rank_(environment.rank), member_(member_options(environment)), agreement_(agreement()) {
+  Trainer(const Environment& environment, std::int64_t elements)
+      : rank_(environment.rank),
+        member_(member_options(environment)),
+        agreement_(agreement(elements)),
+        values_(static_cast<std::size_t>(elements)) {
     member_.agree(agreement_);
     const ps::Joined joined = member_.joined();
     connector_ = std::make_unique<ps::NetworkConnector>(
@@ -64,7 +65,7 @@ class Trainer {
   }
 
   void step(std::int64_t number) {
-    const std::vector<float> gradient(kElements, -1.0f);
+    const std::vector<float> gradient(values_.size(), -1.0f);
     ps::Hyper hyper;
     hyper.lr = 1;
     client_->begin_push(0);
@@ -105,7 +106,7 @@ class Trainer {
   ps::Agreement agreement_;
   std::unique_ptr<ps::NetworkConnector> connector_;
   std::unique_ptr<ps::Client> client_;
-  std::vector<float> values_ = std::vector<float>(kElements);
+  std::vector<float> values_;
 };
 
 }  // namespace
@@ -114,7 +115,7 @@ int main(int argc, char** argv) {
   const int steps = argc > 1 ? std::atoi(argv[1]) : 10;
   try {
     const Environment environment = read_environment();
-    Trainer trainer(environment);
+    Trainer trainer(environment, argc > 3 ? std::atoi(argv[3]) : 1000);
     for (int number = 1; number <= steps; ++number) {
       trainer.step(number);
       if (number == steps / 2) {
