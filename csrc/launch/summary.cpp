@@ -207,7 +207,7 @@ std::string to_text(const Summary& summary) {
     const auto rate = static_cast<std::int64_t>(totals.samples_per_second);
     text += concat("  samples    ", grouped(totals.samples), rate > 0 ? concat(" (", grouped(rate), " samples/s)") : "",
                    "\n");
-    text += learning_text(totals) + updates_text(totals);
+    text += learning_text(totals) + (summary.servers > 0 ? updates_text(totals) : "");
   }
   return text + losses_text(totals) + restarts_text(summary.restarts);
 }

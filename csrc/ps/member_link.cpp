@@ -49,10 +49,7 @@ MemberLink::MemberLink(const MemberOptions& options)
 }
 
 MemberLink::~MemberLink() {
-  loop_.post([this] {
-    beat();  // what was reported since the last one
-    stopping_ = true;
-  });
+  loop_.post([this] { stopping_ = true; });
   thread_.join();
 }
 
@@ -116,22 +113,19 @@ void MemberLink::turn() {
   loop_.call_at(now + options_.heartbeat, [this] { turn(); });
   notice_own_stall(now);
   send_waiting();
-  const bool live = beat();
+  bool live = false;
+  {
+    const std::lock_guard lock(board_.mutex);
+    live = board_.phase == Phase::kLive;
+    // What is queued proves nothing until it moves; beats behind it would only pile up.
+    if (live && connection_->idle()) {
+      send(MessageType::kBeat, board_.progress);
+    }
+  }
   board_.changed.notify_all();
   if (live) {
     look_for_silence(now);
   }
-}
-
-// False when this is no live member.
-bool MemberLink::beat() {
-  const std::lock_guard lock(board_.mutex);
-  const bool live = board_.phase == Phase::kLive;
-  // What is queued proves nothing until it moves; beats behind it would only pile up.
-  if (live && connection_->idle()) {
-    send(MessageType::kBeat, board_.progress);
-  }
-  return live;
 }
 
 // A process that was stopped (or whose machine was) must not blame others for the time it missed.

@@ -76,7 +76,6 @@ class MemberLink final : public transport::Receiver {
   void run();
   void connect();
   void turn();
-  bool beat();
   void notice_own_stall(TimePoint now);
   void look_for_silence(TimePoint now);
   void send_waiting();
