@@ -89,6 +89,32 @@ int compare_mlp(const testing::Loop& loop, bool grouped, bool tcp) {
   return compare_loops(*ours, *net, sgd, *reference, loop);
 }
 
+// The servers' rule does not round as a device does.
+bool close(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  bool all = a.size() == b.size();
+  for (std::size_t i = 0; all && i < a.size(); ++i) {
+    all = torch::allclose(a[i], b[i], 1e-4, 1e-5);
+  }
+  return all;
+}
+
+int compare_on_device(const DownpourOptions& options, const testing::Loop& loop) {
+  const auto net = testing::make_mlp();
+  const auto reference = testing::make_mlp();
+  net->to(torch::kCUDA);
+  const auto rule = SGDOptions(0.1).momentum(0.9).weight_decay(0.01);
+  DownpourSGD ours(*net, rule, options);
+  testing::train(*net, ours, loop);
+  const std::string transport = ours.transport();
+  ours.finish();
+  leave_the_launcher();
+  DownpourSGD alone(*reference, rule, DownpourOptions(options).overlap(false));
+  testing::train(*reference, alone, loop);
+  alone.finish();
+  net->to(torch::kCPU);
+  return verdict(close(net->parameters(), reference->parameters()), transport);
+}
+
 template <typename Optimizer>
 void train_zoo(const testing::Zoo& zoo, Optimizer& optimizer) {
   for (std::int64_t step = 0; step < 8; ++step) {
@@ -391,6 +417,11 @@ int main(int count, char** arguments) {
       {"max_grad_norm", [&] { return compare_worlds(sgd, DownpourOptions().max_grad_norm(0.1).n_push(2)); }},
       {"max_grad_norm_overlap",
        [&] { return compare_worlds(sgd, DownpourOptions().max_grad_norm(0.1).overlap(true)); }},
+      {"cuda", [&] { return compare_on_device({}, {.accumulate = 2, .clip_norm = 0.2, .decay_every = 5}); }},
+      {"cuda_overlap",
+       [&] { return compare_on_device(DownpourOptions().overlap(true).n_push(2).max_grad_norm(0.2), {}); }},
+      {"cuda_summed",
+       [&] { return compare_on_device(DownpourOptions().n_push(3).n_fetch(2).local_lr(0.01), {.steps = 11}); }},
       {"prefetch", walk_with_prefetch},
       {"nan", refuse_nan},
       {"fork", fork_a_child},
