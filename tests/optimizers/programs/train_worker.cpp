@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +16,7 @@
 #include "csrc/base/checksum.h"
 #include "optimizers/downpour_sgd.h"
 #include "optimizers/server_job.h"
+#include "tests/optimizers/meet.h"
 #include "tests/optimizers/models.h"
 
 namespace {
@@ -260,7 +262,7 @@ int destroy() {
   }
   bool restored = Footprint::now() == before;
   for (std::size_t i = 0; i < storages.size(); ++i) {
-    const Tensor& p = net->parameters()[i];
+    const Tensor p = net->parameters()[i];
     restored &= p.data_ptr() == storages[i] && p.is_leaf() && p.requires_grad();
     const auto* const meta = torch::autograd::impl::get_autograd_meta(p);
     const auto accumulator = meta->grad_accumulator_.lock();
@@ -375,6 +377,50 @@ int converge(const DownpourOptions& options) {
   return loss < 0.5 ? 0 : 1;
 }
 
+// What both workers' synchronous steps are together: one of the mean gradient.
+class MeanSteps {
+ public:
+  void step(std::int64_t number) {
+    sgd_.zero_grad();
+    for (const std::int64_t batch : {2 * number, 2 * number + 1}) {
+      (testing::loss_of(*net_, testing::make_batch(batch)) / 2).backward();
+    }
+    sgd_.step();
+  }
+  bool equal(const testing::Mlp& net) const { return close(net_->parameters(), net.parameters()); }
+
+ private:
+  std::shared_ptr<testing::Mlp> net_ = testing::make_mlp();
+  torch::optim::SGD sgd_{net_->parameters(), SGDOptions(0.1)};
+};
+
+// Worker 1 dies half-way through the warm-up. It comes back while worker 0 waits, and they go on with the other half together.
+int warm_up_with_a_death() {
+  constexpr std::int64_t kSteps = 6, kDeath = 3;
+  const std::int64_t rank = ::atoi(::getenv("RANK"));
+  const bool back = std::string(::getenv("DOWNPOUR_RESTARTS")) != "0";
+  const auto net = testing::make_mlp(7 + static_cast<std::uint64_t>(rank));
+  DownpourSGD downpour(*net, SGDOptions(0.1), DownpourOptions().warm_up_steps(kSteps));
+  MeanSteps expected;
+  bool equal = true;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    if (step == kDeath && rank == 1 && !back) {
+      ::raise(SIGKILL);
+    }
+    if (step == kDeath) {
+      testing::meet("back", rank == 0);
+      equal &= expected.equal(*net);
+    }
+    if (step >= kDeath || !back) {
+      testing::train(*net, downpour, {.steps = 1, .first_batch = 2 * step + rank});
+    }
+    expected.step(step);
+    equal &= (back && step < kDeath) || expected.equal(*net);
+  }
+  downpour.finish();
+  return verdict(equal, downpour.transport());
+}
+
 int differ() {
   torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Linear(8, ::atoi(::getenv("RANK")) == 0 ? 2 : 3));
   DownpourSGD downpour(*net, SGDOptions(0.1));
@@ -434,6 +480,7 @@ int main(int count, char** arguments) {
       {"converge_overlap", [&] { return converge(DownpourOptions().overlap(true).prefetch(true)); }},
       {"converge_bounded", [&] { return converge(DownpourOptions().max_lead(1).max_staleness(20)); }},
       {"warm_up", [&] { return converge(DownpourOptions().warm_up_steps(6)); }},
+      {"warm_up_with_a_death", warm_up_with_a_death},
       {"differ", differ},
       {"need_servers", need_servers},
   };
