@@ -10,8 +10,9 @@ namespace downpour {
 
 // What happens to floating-point buffers (BatchNorm's running statistics); integer buffers are always local.
 enum class BufferPolicy {
-  kLocal,   // each worker keeps its own; worker 0's are saved. Said once in the log when a module has such buffers
-  kShared,  // they live on the servers: every push adds this worker's change / world size, every pull adopts the sum
+  kLocal,  // each worker keeps its own; worker 0's are saved. Said once in the log when a module has such buffers
+  kShared,  // they live on the servers: every push adds this worker's change / world size, every pull adopts the sum. The
+  // change is part of the push: where that is dropped (too old, not finite) it is lost too, and not sent again
 };
 
 // How DownpourSGD talks to the parameter servers. The torch options beside it (SGDOptions, AdagradOptions, AdamOptions,

@@ -25,7 +25,7 @@ ps::Agreement agreement_of(const Replica& replica, const SharedBuffers& buffers)
 
 ServerJob::ServerJob(Replica& replica, const Environment& environment, transport::SharedMemory shared_memory)
     : replica_(replica),
-      buffers_(replica, environment.world_size),
+      buffers_(replica, environment),
       session_(environment, replica.options(), agreement_of(replica, buffers_), shared_memory),
       clock_begins_(session_.clock()),
       sent_(replica.trainable().size()) {

@@ -4,13 +4,14 @@
 
 namespace downpour::optimizers {
 
-SharedBuffers::SharedBuffers(const Replica& replica, int world_size) : world_size_(world_size) {
+SharedBuffers::SharedBuffers(const Replica& replica, const Environment& environment)
+    : world_size_(environment.world_size) {
   const auto& named = replica.training().buffers;
   if (named.empty()) {
     return;
   }
   if (replica.options().buffers() == BufferPolicy::kLocal) {
-    if (world_size > 1) {
+    if (world_size_ > 1 && environment.rank == 0) {
       log_warning("the module has ", named.size(), " floating-point buffers ('", named.front().first,
                   "' is the first): each worker keeps its own, and worker 0's are the ones to save; "
                   "BufferPolicy::kShared shares them");

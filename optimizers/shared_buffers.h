@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "csrc/base/environment.h"
 #include "csrc/model/trainable.h"
 #include "csrc/ps/client.h"
 #include "optimizers/replica.h"
@@ -14,11 +15,11 @@ namespace downpour::optimizers {
 
 // The floating-point buffers of a module under BufferPolicy::kShared: parameters of a group of their own, whose rule is plain
 // subtraction with learning rate 1. A push tells what this worker's forward passes changed since the last one, negated and
-// divided by the number of workers; a pull adopts the sum. Under kLocal it is empty, and says so once where workers could differ.
+// divided by the number of workers; a pull adopts the sum. Under kLocal it is empty, and worker 0 says so where workers could differ.
 // Threads: the training loop's.
 class SharedBuffers {
  public:
-  SharedBuffers(const Replica& replica, int world_size);
+  SharedBuffers(const Replica& replica, const Environment& environment);
 
   void add_to(ps::Schema& schema) const;  // after the parameters
   void add_to(std::vector<ps::Hyper>& hypers) const;

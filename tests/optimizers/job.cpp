@@ -86,6 +86,8 @@ bool JobRun::read_some() {
   return true;
 }
 
+void JobRun::signal(int number) const { ::kill(pid_, number); }
+
 bool JobRun::wait_for(const std::string& text) {
   while (output_.find(text) == std::string::npos) {
     if (!read_some()) {

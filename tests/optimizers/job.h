@@ -18,6 +18,7 @@ class JobRun {
   JobRun(const JobRun&) = delete;
   JobRun& operator=(const JobRun&) = delete;
 
+  void signal(int number) const;           // to the launcher alone
   bool wait_for(const std::string& text);  // until the output, both channels together, contains it
   int wait();                              // the launcher's exit code; -1 when killed or out of patience
   const std::string& output() const { return output_; }

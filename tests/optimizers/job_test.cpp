@@ -109,6 +109,13 @@ TEST(WarmUp, AllWorkersHaveTheSameValuesAfterEachStep) {
   EXPECT_THAT(all, SizeIs(6)) << "each step moved them";
 }
 
+TEST(WarmUp, AWorkerThatComesBackTakesPartInTheRestOfIt) {
+  testing::JobRun run(job(2, 2), "train_worker", {"warm_up_with_a_death"});
+  EXPECT_EQ(run.wait(), 0) << run.output();
+  EXPECT_THAT(run.after("equal over "), SizeIs(2)) << run.output();
+  EXPECT_THAT(run.output(), HasSubstr("SIGKILL"));
+}
+
 TEST(SharedBuffers, EndAsOneSetOnAllWorkers) {
   testing::JobRun single(job(2, 1), "train_worker", {"buffers"});
   EXPECT_EQ(single.wait(), 0) << single.output();

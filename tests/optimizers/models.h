@@ -75,8 +75,10 @@ inline Batch make_batch(std::int64_t number, std::int64_t size = 8) {
   return {inputs, targets};
 }
 
+// Wherever the model lies.
 inline torch::Tensor loss_of(Mlp& net, const Batch& batch) {
-  return torch::nn::functional::cross_entropy(net.forward(batch.inputs), batch.targets);
+  const auto device = net.first->weight.device();
+  return torch::nn::functional::cross_entropy(net.forward(batch.inputs.to(device)), batch.targets.to(device));
 }
 
 // What differs between plain loops; the optimizer is any torch::optim::Optimizer.

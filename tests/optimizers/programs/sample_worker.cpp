@@ -1,8 +1,6 @@
 // A worker under `downpour run` that keeps a ledger: one weight a sample, its gradient 1 where the sample is in the batch,
 // learning rate -1, so that each weight counts how often its sample was used. usage: sample_worker SAMPLES EPOCHS N_PUSH
 // [TROUBLE [US]]; TROUBLE any: workers may die at any time, so nobody waits for the others at the start.
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -12,6 +10,7 @@
 
 #include "optimizers/downpour_sgd.h"
 #include "optimizers/samples.h"
+#include "tests/optimizers/meet.h"
 
 namespace {
 
@@ -21,12 +20,10 @@ bool first_life_of(const char* rank) {
   return std::string(::getenv("RANK")) == rank && std::string(::getenv("DOWNPOUR_RESTARTS")) == "0";
 }
 
-// Workers 0 and 1 have both joined when this returns: each end of a named pipe waits for the other.
+// Workers 0 and 1 have both joined when this returns.
 void begin_together() {
-  const std::string path = std::string(::getenv("DOWNPOUR_RUN_FOLDER")) + "/together";
-  ::mkfifo(path.c_str(), 0600);
   if (first_life_of("0") || first_life_of("1")) {
-    ::close(::open(path.c_str(), first_life_of("0") ? O_RDONLY : O_WRONLY));
+    testing::meet("together", first_life_of("0"));
   }
 }
 

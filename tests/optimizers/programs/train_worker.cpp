@@ -16,6 +16,7 @@
 #include "csrc/base/checksum.h"
 #include "optimizers/downpour_sgd.h"
 #include "optimizers/server_job.h"
+#include "tests/optimizers/meet.h"
 #include "tests/optimizers/models.h"
 
 namespace {
@@ -88,6 +89,32 @@ int compare_mlp(const testing::Loop& loop, bool grouped, bool tcp) {
   const auto ours =
       grouped ? std::make_unique<DownpourSGD>(groups_of(*net), rule) : std::make_unique<DownpourSGD>(*net, rule);
   return compare_loops(*ours, *net, sgd, *reference, loop);
+}
+
+// The servers' rule does not round as a device does.
+bool close(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  bool all = a.size() == b.size();
+  for (std::size_t i = 0; all && i < a.size(); ++i) {
+    all = torch::allclose(a[i], b[i], 1e-4, 1e-5);
+  }
+  return all;
+}
+
+int compare_on_device(const DownpourOptions& options, const testing::Loop& loop) {
+  const auto net = testing::make_mlp();
+  const auto reference = testing::make_mlp();
+  net->to(torch::kCUDA);
+  const auto rule = SGDOptions(0.1).momentum(0.9).weight_decay(0.01);
+  DownpourSGD ours(*net, rule, options);
+  testing::train(*net, ours, loop);
+  const std::string transport = ours.transport();
+  ours.finish();
+  leave_the_launcher();
+  DownpourSGD alone(*reference, rule, DownpourOptions(options).overlap(false));
+  testing::train(*reference, alone, loop);
+  alone.finish();
+  net->to(torch::kCPU);
+  return verdict(close(net->parameters(), reference->parameters()), transport);
 }
 
 template <typename Optimizer>
@@ -360,6 +387,50 @@ int converge(const DownpourOptions& options) {
   return loss < 0.5 ? 0 : 1;
 }
 
+// What both workers' synchronous steps are together: one of the mean gradient.
+class MeanSteps {
+ public:
+  void step(std::int64_t number) {
+    sgd_.zero_grad();
+    for (const std::int64_t batch : {2 * number, 2 * number + 1}) {
+      (testing::loss_of(*net_, testing::make_batch(batch)) / 2).backward();
+    }
+    sgd_.step();
+  }
+  bool equal(const testing::Mlp& net) const { return close(net_->parameters(), net.parameters()); }
+
+ private:
+  std::shared_ptr<testing::Mlp> net_ = testing::make_mlp();
+  torch::optim::SGD sgd_{net_->parameters(), SGDOptions(0.1)};
+};
+
+// Worker 1 dies half-way through the warm-up. It comes back while worker 0 waits, and they go on with the other half together.
+int warm_up_with_a_death() {
+  constexpr std::int64_t kSteps = 6, kDeath = 3;
+  const std::int64_t rank = ::atoi(::getenv("RANK"));
+  const bool back = std::string(::getenv("DOWNPOUR_RESTARTS")) != "0";
+  const auto net = testing::make_mlp(7 + static_cast<std::uint64_t>(rank));
+  DownpourSGD downpour(*net, SGDOptions(0.1), DownpourOptions().warm_up_steps(kSteps));
+  MeanSteps expected;
+  bool equal = true;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    if (step == kDeath && rank == 1 && !back) {
+      ::raise(SIGKILL);
+    }
+    if (step == kDeath) {
+      testing::meet("back", rank == 0);
+      equal &= expected.equal(*net);
+    }
+    if (step >= kDeath || !back) {
+      testing::train(*net, downpour, {.steps = 1, .first_batch = 2 * step + rank});
+    }
+    expected.step(step);
+    equal &= (back && step < kDeath) || expected.equal(*net);
+  }
+  downpour.finish();
+  return verdict(equal, downpour.transport());
+}
+
 int differ() {
   torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Linear(8, ::atoi(::getenv("RANK")) == 0 ? 2 : 3));
   DownpourSGD downpour(*net, SGDOptions(0.1));
@@ -402,6 +473,11 @@ int main(int count, char** arguments) {
       {"max_grad_norm", [&] { return compare_worlds(sgd, DownpourOptions().max_grad_norm(0.1).n_push(2)); }},
       {"max_grad_norm_overlap",
        [&] { return compare_worlds(sgd, DownpourOptions().max_grad_norm(0.1).overlap(true)); }},
+      {"cuda", [&] { return compare_on_device({}, {.accumulate = 2, .clip_norm = 0.2, .decay_every = 5}); }},
+      {"cuda_overlap",
+       [&] { return compare_on_device(DownpourOptions().overlap(true).n_push(2).max_grad_norm(0.2), {}); }},
+      {"cuda_summed",
+       [&] { return compare_on_device(DownpourOptions().n_push(3).n_fetch(2).local_lr(0.01), {.steps = 11}); }},
       {"prefetch", walk_with_prefetch},
       {"nan", refuse_nan},
       {"fork", fork_a_child},
@@ -415,6 +491,7 @@ int main(int count, char** arguments) {
       {"converge_overlap", [&] { return converge(DownpourOptions().overlap(true).prefetch(true)); }},
       {"converge_bounded", [&] { return converge(DownpourOptions().max_lead(1).max_staleness(20)); }},
       {"warm_up", [&] { return converge(DownpourOptions().warm_up_steps(6)); }},
+      {"warm_up_with_a_death", warm_up_with_a_death},
       {"differ", differ},
       {"need_servers", need_servers},
   };
