@@ -1,19 +1,40 @@
 #!/bin/sh
-# Runs every benchmark of the default build. Each writes JSON objects, one a line, to its standard output (name, value,
-# unit, peer, peer_value, ratio); they are printed and appended to build/bench.jsonl. What is for people goes to stderr.
+# Runs every benchmark of the default build: cmake/bench.sh [FILTER], or `make bench FILTER=...`; only lines whose name contains
+# FILTER are measured. Each writes JSON objects, one a line, to its standard output (tests/bench/README.md says what they mean);
+# they are printed as they come and appended to build/bench.jsonl. What is for people goes to stderr.
 set -u
 cd "$(dirname "$0")/.."
-failed=
-for program in build/bin/bench_*; do
-  [ -x "$program" ] || continue
+filter=${1:-${FILTER:-}}
+names="
+  ps.push_4mb.sgd.shm ps.push_4mb.adagrad.shm ps.pull_4mb.shm ps.push_4mb.sgd.tcp ps.pull_4mb.tcp
+  ps.push_pull.shm.cpu_s_per_gb ps.push_4b.shm.p50 ps.steady_state.allocations ps.steady_state.page_faults
+  async.speedup_2_workers async.time_to_accuracy_2_workers optimizer.overhead_world1
+  worker.page_faults_per_step worker.step_over_plain launcher.start_ms server.rss_mb
+"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+: >"$folder/lines"
+: >"$folder/failed"
+
+for program in build/bin/bench_core_* build/bin/bench_[!c]*; do
+  [ -f "$program" ] && [ -x "$program" ] || continue
   echo "== ${program##*/}"
-  if ! "$program" >build/bench.out; then
-    failed="$failed ${program##*/}"
-  fi
-  grep '^{' build/bench.out | tee -a build/bench.jsonl
+  { timeout 1200 "$program" "$filter" || echo "${program##*/}" >>"$folder/failed"; } | tee -a "$folder/lines"
 done
-rm -f build/bench.out
-if [ -n "$failed" ]; then
-  echo "make bench: FAILED:$failed"
-  exit 1
+grep '^{' "$folder/lines" >>build/bench.jsonl
+
+status=0
+if [ -s "$folder/failed" ]; then
+  echo "make bench: FAILED:" $(cat "$folder/failed")
+  status=1
 fi
+for name in $names; do  # the contract: every one of these has its line
+  case $name in *"$filter"*) ;; *) continue ;; esac
+  if ! grep -qF "{\"name\":\"$name\"," "$folder/lines"; then
+    echo "make bench: no line for $name"
+    status=1
+  fi
+done
+missed=$(sed -n 's/^{"name":"\([^"]*\)".*"met":false.*/\1/p' "$folder/lines")
+[ -z "$missed" ] || echo "make bench: goals missed:" $missed
+exit $status

@@ -23,19 +23,18 @@ static_assert(std::endian::native == std::endian::little, "Downpour's wire forma
 class Writer {
  public:
   template <typename T>
-    requires std::is_trivially_copyable_v<T>
-  Writer& put(const T& value) {
+  requires std::is_trivially_copyable_v<T> Writer& put(const T& value) {
     // Not insert(): inlined, g++ 12 takes it for an overflow.
     const std::size_t end = buffer_.size();
     buffer_.resize(end + sizeof(T));
     std::memcpy(buffer_.data() + end, &value, sizeof(T));
     return *this;
   }
-  Writer& put_string(std::string_view text);   // u32 length, then the characters
-  Writer& put_bytes(Bytes bytes);              // u32 length, then the bytes
+  Writer& put_string(std::string_view text);  // u32 length, then the characters
+  Writer& put_bytes(Bytes bytes);             // u32 length, then the bytes
   Bytes bytes() const { return buffer_; }
   std::vector<std::byte> take() { return std::move(buffer_); }
-  void clear() { buffer_.clear(); }            // keeps the capacity: the steady state allocates nothing
+  void clear() { buffer_.clear(); }  // keeps the capacity: the steady state allocates nothing
 
  private:
   std::vector<std::byte> buffer_;
@@ -47,8 +46,7 @@ class Reader {
   Reader(Bytes bytes, std::string_view what) : bytes_(bytes), what_(what) {}
 
   template <typename T>
-    requires std::is_trivially_copyable_v<T>
-  T get() {
+  requires std::is_trivially_copyable_v<T> T get() {
     T value;
     std::memcpy(&value, take(sizeof(T)).data(), sizeof(T));
     return value;

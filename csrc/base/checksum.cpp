@@ -11,9 +11,7 @@ Checksum::Checksum() : state_(XXH3_createState()) { XXH3_64bits_reset(static_cas
 
 Checksum::~Checksum() { XXH3_freeState(static_cast<XXH3_state_t*>(state_)); }
 
-void Checksum::add(Bytes bytes) {
-  XXH3_64bits_update(static_cast<XXH3_state_t*>(state_), bytes.data(), bytes.size());
-}
+void Checksum::add(Bytes bytes) { XXH3_64bits_update(static_cast<XXH3_state_t*>(state_), bytes.data(), bytes.size()); }
 
 std::uint64_t Checksum::value() const { return XXH3_64bits_digest(static_cast<const XXH3_state_t*>(state_)); }
 

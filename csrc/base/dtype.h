@@ -15,7 +15,8 @@ constexpr std::string_view name(Dtype dtype) { return dtype == Dtype::kFloat64 ?
 
 // Errors: ProtocolError for a value that is no dtype; for bytes from outside.
 inline Dtype to_dtype(std::uint8_t value) {
-  DOWNPOUR_CHECK_AS(ProtocolError, value == 1 || value == 2, "dtype ", int{value}, " is not float32 (1) or float64 (2)");
+  DOWNPOUR_CHECK_AS(ProtocolError, value == 1 || value == 2, "dtype ", int{value},
+                    " is not float32 (1) or float64 (2)");
   return static_cast<Dtype>(value);
 }
 

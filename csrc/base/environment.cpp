@@ -24,8 +24,8 @@ T number(const char* name, T fallback, T least, int base = 10) {
   T value{};
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value, base);
   DOWNPOUR_CHECK(error == std::errc() && end == text->data() + text->size() && value >= least, "environment variable ",
-                 name, ": expected a ", base == 16 ? "hexadecimal " : "", "number of at least ", least, ", found '", *text,
-                 "'; unset it or start the program with `downpour run`");
+                 name, ": expected a ", base == 16 ? "hexadecimal " : "", "number of at least ", least, ", found '",
+                 *text, "'; unset it or start the program with `downpour run`");
   return value;
 }
 

@@ -62,24 +62,24 @@ std::string concat(const Parts&... parts) {
 }  // namespace downpour
 
 // DOWNPOUR_CHECK(size > 0, "shard ", index, ": expected a size above 0, found ", size, "; pass ...")
-#define DOWNPOUR_CHECK(condition, ...)                           \
-  do {                                                           \
-    if (!(condition)) [[unlikely]] {                             \
-      throw ::downpour::Error(::downpour::concat(__VA_ARGS__));  \
-    }                                                            \
+#define DOWNPOUR_CHECK(condition, ...)                          \
+  do {                                                          \
+    if (!(condition)) [[unlikely]] {                            \
+      throw ::downpour::Error(::downpour::concat(__VA_ARGS__)); \
+    }                                                           \
   } while (false)
 
-#define DOWNPOUR_CHECK_AS(ErrorType, condition, ...)             \
-  do {                                                           \
-    if (!(condition)) [[unlikely]] {                             \
-      throw ErrorType(::downpour::concat(__VA_ARGS__));          \
-    }                                                            \
+#define DOWNPOUR_CHECK_AS(ErrorType, condition, ...)    \
+  do {                                                  \
+    if (!(condition)) [[unlikely]] {                    \
+      throw ErrorType(::downpour::concat(__VA_ARGS__)); \
+    }                                                   \
   } while (false)
 
-#define DOWNPOUR_INTERNAL_ASSERT(condition, ...)                                                                \
-  do {                                                                                                          \
-    if (!(condition)) [[unlikely]] {                                                                            \
-      throw ::downpour::InternalError(::downpour::concat("internal assert failed: " #condition " at " __FILE__, \
-                                                         ":", __LINE__, " " __VA_OPT__(, ) __VA_ARGS__));       \
-    }                                                                                                           \
+#define DOWNPOUR_INTERNAL_ASSERT(condition, ...)                                                                     \
+  do {                                                                                                               \
+    if (!(condition)) [[unlikely]] {                                                                                 \
+      throw ::downpour::InternalError(::downpour::concat("internal assert failed: " #condition " at " __FILE__, ":", \
+                                                         __LINE__, " " __VA_OPT__(, ) __VA_ARGS__));                 \
+    }                                                                                                                \
   } while (false)

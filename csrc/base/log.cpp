@@ -9,7 +9,11 @@ namespace downpour {
 namespace {
 
 void write_to_stderr(LogLevel level, std::string_view line) {
-  const std::string text = concat("downpour", level == LogLevel::kInfo ? ": " : level == LogLevel::kWarning ? " warning: " : " error: ", line, "\n");
+  const std::string text = concat("downpour",
+                                  level == LogLevel::kInfo      ? ": "
+                                  : level == LogLevel::kWarning ? " warning: "
+                                                                : " error: ",
+                                  line, "\n");
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 

@@ -37,7 +37,8 @@ void keep_freed_memory() {
   for (const Setting& setting : kSettings) {
     if (std::getenv(setting.variable) == nullptr) {
       // mallopt takes an int; the variables take any size.
-      ::mallopt(setting.parameter, static_cast<int>(std::min<std::int64_t>(setting.value, std::numeric_limits<int>::max())));
+      ::mallopt(setting.parameter,
+                static_cast<int>(std::min<std::int64_t>(setting.value, std::numeric_limits<int>::max())));
     }
   }
 }

@@ -32,14 +32,15 @@ struct ClientOptions {
   std::uint64_t job = 0;
   int rank = 0;
   std::uint32_t incarnation = 0;
-  std::uint64_t replay_budget_bytes = 256ull << 20;   // over all shards: pushes kept until a snapshot covers them
-  std::uint64_t fragment_bytes = 512 * 1024;          // a push travels in pieces of about this size
+  std::uint64_t replay_budget_bytes = 256ull << 20;  // over all shards: pushes kept until a snapshot covers them
+  std::uint64_t fragment_bytes = 512 * 1024;         // a push travels in pieces of about this size
   Duration call_deadline = std::chrono::seconds(60);
-  Duration spin = std::chrono::microseconds(50);      // looked at the ring for so long before sleeping, while a reply is awaited
+  Duration spin =
+      std::chrono::microseconds(50);  // looked at the ring for so long before sleeping, while a reply is awaited
 };
 
-struct StepReport {                  // over all shards
-  std::uint64_t applied = 0, stale = 0, refused = 0, duplicate = 0;   // shards by verdict
+struct StepReport {                                                  // over all shards
+  std::uint64_t applied = 0, stale = 0, refused = 0, duplicate = 0;  // shards by verdict
   std::uint64_t max_staleness = 0;
   double mean_staleness = 0;
 };
@@ -57,12 +58,13 @@ struct ClientCounters {
 class Client {
  public:
   Client(const Schema& schema, int shard_count, Connector& connector, ClientOptions options);
-  ~Client();                          // closes; never blocks
+  ~Client();  // closes; never blocks
 
-  void open();                        // connects to all shards
+  void open();  // connects to all shards
 
   // Offers initial values; only the first offer of a job counts. `values(parameter)`: its contiguous memory.
-  void initialise(const std::function<const void*(std::uint32_t parameter)>& values, std::span<const double> accumulators);
+  void initialise(const std::function<const void*(std::uint32_t parameter)>& values,
+                  std::span<const double> accumulators);
 
   // ---- one push: [ps 2/7], [ps 3/7] --------------------------------------------------------------------------------
   void begin_push(std::uint64_t lease);
@@ -72,18 +74,18 @@ class Client {
   // The parameters not added are absent. Returns when the push is on its way (over TCP: when the kernel has it), or a shard is
   // lost and will get it later; does not wait for the answer.
   void end_push(std::span<const Hyper> groups);
-  void abandon_push();                // a push begun and not ended is forgotten on all shards
+  void abandon_push();  // a push begun and not ended is forgotten on all shards
   // Waits until every shard has decided all pushes; returns what happened since the last settle().
   StepReport settle();
-  int unsettled() const;              // pushes ended and not yet decided everywhere
+  int unsettled() const;  // pushes ended and not yet decided everywhere
   // settle(), and then waits until every shard has a snapshot of all pushes, so that no crash of a server needs this worker any
   // more. False where a shard cannot write one (it has said so in its log) or takes longer than call_deadline; no error.
   // True at once where the job keeps no snapshots.
   bool save();
 
   // ---- one pull: [ps 6/7] -------------------------------------------------------------------------------------------
-  void begin_pull();                  // ordered after the pushes before it: the values contain them
-  bool pull_ready();                  // looks, never blocks
+  void begin_pull();  // ordered after the pushes before it: the values contain them
+  bool pull_ready();  // looks, never blocks
   // Hands out what arrives, piece by piece while the rest is on its way, until all is there: copy `count` elements from `source`
   // to the parameter's element `begin` on. All pieces of a shard are of one version; a shard that is lost meanwhile begins
   // again. Base version of later gradients = the version pulled.
@@ -96,11 +98,11 @@ class Client {
   // Leases whose push every shard has decided since the last call.
   std::vector<std::uint64_t> take_decided_leases();
 
-  void set_incarnation(std::uint32_t incarnation);   // after a fence: reconnects, replays what is not decided
-  void look();                        // handles what has arrived, never blocks
+  void set_incarnation(std::uint32_t incarnation);  // after a fence: reconnects, replays what is not decided
+  void look();                                      // handles what has arrived, never blocks
   const ClientCounters& counters() const;
   const std::vector<ShardLayout>& layouts() const;
-  std::string medium() const;         // "shm", "tcp", or a mixture, for messages
+  std::string medium() const;  // "shm", "tcp", or a mixture, for messages
 
  private:
   struct State;

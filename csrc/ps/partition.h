@@ -11,19 +11,19 @@ namespace downpour::ps {
 
 // Part of one parameter inside one shard.
 struct Slice {
-  std::uint32_t parameter = 0;       // index into Schema::parameters
-  std::int64_t begin = 0;            // first element, in the parameter's flattened order
-  std::int64_t count = 0;            // elements; > 0
+  std::uint32_t parameter = 0;  // index into Schema::parameters
+  std::int64_t begin = 0;       // first element, in the parameter's flattened order
+  std::int64_t count = 0;       // elements; > 0
   Dtype dtype = Dtype::kFloat32;
   std::uint32_t group = 0;
-  std::int64_t offset_bytes = 0;     // where the slice lies in the shard's buffer; a multiple of 64
+  std::int64_t offset_bytes = 0;  // where the slice lies in the shard's buffer; a multiple of 64
   std::int64_t size_bytes() const { return count * downpour::size_bytes(dtype); }
 };
 
 // One shard: slices in order, each starting at the next multiple of 64 bytes.
 struct ShardLayout {
-  std::vector<Slice> slices;         // empty where there are more shards than elements
-  std::int64_t buffer_bytes = 0;     // of a values buffer, a gradient buffer, one optimizer-state buffer; multiple of 64
+  std::vector<Slice> slices;      // empty where there are more shards than elements
+  std::int64_t buffer_bytes = 0;  // of a values buffer, a gradient buffer, one optimizer-state buffer; multiple of 64
   std::int64_t elements = 0;
 };
 

@@ -22,33 +22,33 @@ enum class MessageType : std::uint16_t {
   kInitialise,                          // bulk: initial values, behind the slots; the last one says so
   kPush,                                // bulk: one fragment of a gradient, at its place in a slot
   kPull,                                // asks for one consistent version, written into the worker's window
-  kSave,                                // no body: asks for a snapshot of what is decided; answered by kDurable or kNotSaved
+  kSave,  // no body: asks for a snapshot of what is decided; answered by kDurable or kNotSaved
   // shard -> worker
   kAck,
-  kValues,                              // bulk: one fragment of the answer to a pull
-  kDurable,                             // a snapshot covers this worker's pushes below a sequence
-  kInitialised,                         // no body; to every worker, when the first offer of values is complete
-  kNotSaved,                            // Reason: no snapshot could be written
-  kState,                               // the first message on every connection: where the shard stands
+  kValues,       // bulk: one fragment of the answer to a pull
+  kDurable,      // a snapshot covers this worker's pushes below a sequence
+  kInitialised,  // no body; to every worker, when the first offer of values is complete
+  kNotSaved,     // Reason: no snapshot could be written
+  kState,        // the first message on every connection: where the shard stands
   // member -> coordinator
-  kOfferSchema = 128,                   // Agreement
-  kBeat,                                // Progress
-  kTick,                                // Tick
-  kAskLeases,                           // AskLeases
-  kLeasesDone,                          // LeasesDone
-  kFinish,                              // no body
-  kServerReady,                         // ServerReady
-  kServerStatus,                        // ServerStatus
+  kOfferSchema = 128,  // Agreement
+  kBeat,               // Progress
+  kTick,               // Tick
+  kAskLeases,          // AskLeases
+  kLeasesDone,         // LeasesDone
+  kFinish,             // no body
+  kServerReady,        // ServerReady
+  kServerStatus,       // ServerStatus
   // coordinator -> member
-  kJoined = 192,                        // Joined
-  kSchema,                              // to servers: Agreement, make your shards; to workers: no body, agreed
-  kSchemaRefused,                       // Reason
-  kMinimumClock,                        // MinimumClock
-  kLeases,                              // Leases
-  kFinished,                            // no body
-  kFence,                               // Fence
-  kAbort,                               // Reason
-  kAskDecided,                          // no body, to a server: it says ServerReady again, with what it has decided by now
+  kJoined = 192,   // Joined
+  kSchema,         // to servers: Agreement, make your shards; to workers: no body, agreed
+  kSchemaRefused,  // Reason
+  kMinimumClock,   // MinimumClock
+  kLeases,         // Leases
+  kFinished,       // no body
+  kFence,          // Fence
+  kAbort,          // Reason
+  kAskDecided,     // no body, to a server: it says ServerReady again, with what it has decided by now
 };
 
 // How the reason begins with which a shard refuses a life that is over.
@@ -56,20 +56,20 @@ constexpr std::string_view kFencedPrefix = "fenced: ";
 
 // ---- worker and shard ---------------------------------------------------------------------------------------------
 
-struct JoinShard {                      // Hello::body
+struct JoinShard {  // Hello::body
   std::int32_t shard = 0;
-  std::uint32_t slots = 4;              // wanted: pushes that the worker would keep for a replay
-  std::uint64_t attempt = 0;            // of this process to connect to this shard, growing: the newest one is the live one
+  std::uint32_t slots = 4;    // wanted: pushes that the worker would keep for a replay
+  std::uint64_t attempt = 0;  // of this process to connect to this shard, growing: the newest one is the live one
 };
-struct ShardWelcome {                   // Welcome::body; only what never changes: another thread than the shard's answers
-  std::uint32_t slots = 0;              // granted; the worker's window is (slots + 1) * buffer_bytes: the last one
-                                        // takes initial values, since slots may hold pushes that are to be replayed
-  std::uint64_t buffer_bytes = 0;       // ShardLayout::buffer_bytes, for the worker to compare
-  std::uint8_t keeps_snapshots = 0;     // 0: pushes need not be kept beyond their acknowledgement
+struct ShardWelcome {                // Welcome::body; only what never changes: another thread than the shard's answers
+  std::uint32_t slots = 0;           // granted; the worker's window is (slots + 1) * buffer_bytes: the last one
+                                     // takes initial values, since slots may hold pushes that are to be replayed
+  std::uint64_t buffer_bytes = 0;    // ShardLayout::buffer_bytes, for the worker to compare
+  std::uint8_t keeps_snapshots = 0;  // 0: pushes need not be kept beyond their acknowledgement
 };
-struct ShardState {                     // once no older connection of this worker can change it any more
+struct ShardState {  // once no older connection of this worker can change it any more
   Version version;
-  std::uint64_t next_sequence = 0;      // of this worker
+  std::uint64_t next_sequence = 0;  // of this worker
   std::uint8_t initialised = 0;
 };
 struct Resume {
@@ -79,7 +79,7 @@ struct Resume {
 };
 struct Initialise {
   std::uint8_t last = 0;
-  std::vector<double> accumulators;     // per group; with the last fragment
+  std::vector<double> accumulators;  // per group; with the last fragment
 };
 // Bulk at slot * buffer_bytes + the fragment's place in the buffer. Fragments of one slice come in ascending order; a
 // fragment holds no byte of an absent slice. The header comes with the last fragment (whose bulk may be empty). Of a push that
@@ -88,7 +88,7 @@ struct PushFragment {
   std::uint64_t sequence = 0;
   std::uint32_t slot = 0;
   std::uint8_t last = 0;
-  PushHeader header;                    // meaningful when last; header.worker is not sent: the connection says it
+  PushHeader header;  // meaningful when last; header.worker is not sent: the connection says it
 };
 struct Pull {
   std::uint64_t request = 0;
@@ -111,57 +111,57 @@ struct Durable {
 // What the first worker's program decides for the job; every other worker must offer the same.
 struct Agreement {
   Schema schema;
-  std::int64_t max_staleness = -1;      // updates; -1: no bound
-  std::int64_t max_lead = -1;           // steps; -1: no bound
-  std::int32_t warm_up_steps = 0;       // synchronous steps at the start
-  std::int64_t samples = 0;             // data set size leased by Samples; 0: none
-  std::int64_t lease_samples = 0;       // samples per lease
+  std::int64_t max_staleness = -1;  // updates; -1: no bound
+  std::int64_t max_lead = -1;       // steps; -1: no bound
+  std::int32_t warm_up_steps = 0;   // synchronous steps at the start
+  std::int64_t samples = 0;         // data set size leased by Samples; 0: none
+  std::int64_t lease_samples = 0;   // samples per lease
   std::int64_t epochs = 0;
   std::uint64_t seed = 0;
   std::uint8_t shuffle = 1;
   bool operator==(const Agreement&) const = default;
 };
 
-struct JoinJob {                        // Hello::body of a member
+struct JoinJob {  // Hello::body of a member
   std::int64_t pid = 0;
 };
-struct Joined {                         // to a new member
-  std::uint32_t incarnation = 0;        // of this life; it goes into the Hello of every data connection
+struct Joined {                   // to a new member
+  std::uint32_t incarnation = 0;  // of this life; it goes into the Hello of every data connection
   std::int32_t workers = 0;
   std::int32_t shards = 0;
-  std::vector<std::string> servers;     // "host:port" by server index
+  std::vector<std::string> servers;  // "host:port" by server index
 };
-struct Progress {                       // a worker's beat, every heartbeat interval
+struct Progress {  // a worker's beat, every heartbeat interval
   std::int64_t step = 0;
   std::int64_t samples = 0;
-  double loss = 0;                      // NaN: not reported
+  double loss = 0;  // NaN: not reported
   double mean_staleness = 0;
   std::uint64_t pushed_bytes = 0, pulled_bytes = 0;
-  std::uint64_t lost = 0;               // pushes declared lost
+  std::uint64_t lost = 0;  // pushes declared lost
 };
 struct Tick {
-  std::int64_t step = 0;                // steps done
+  std::int64_t step = 0;  // steps done
 };
-struct MinimumClock {                   // follows Joined at once: where the clock of a new life starts
-  std::int64_t clock = 0;               // steps done by the slowest live worker
-  std::int32_t slowest = -1;            // the worker that the receiver waits for, for messages; -1: none
-  std::int64_t stalled_nanoseconds = 0; // since anyone whom the receiver waits for last made progress
+struct MinimumClock {                    // follows Joined at once: where the clock of a new life starts
+  std::int64_t clock = 0;                // steps done by the slowest live worker
+  std::int32_t slowest = -1;             // the worker that the receiver waits for, for messages; -1: none
+  std::int64_t stalled_nanoseconds = 0;  // since anyone whom the receiver waits for last made progress
 };
 struct ServerReady {
   static constexpr std::size_t kMostRuns = 65536;  // a table that is longer is cut: what is missing is dealt again
-  std::uint64_t schema = 0;             // Schema::hash() its shards were made for
-  LeaseTable leases;                    // those that all its shards have decided; without shards: all
+  std::uint64_t schema = 0;                        // Schema::hash() its shards were made for
+  LeaseTable leases;                               // those that all its shards have decided; without shards: all
 };
-struct ServerStatus {                   // a server's beat
+struct ServerStatus {  // a server's beat
   std::int32_t server = 0;
-  ShardCounters counters;               // summed over its shards
-  std::uint64_t version = 0;            // sum over its shards
-  std::uint64_t snapshots = 0;          // written in this life
-  std::string snapshot_error;           // empty: the last one was written
-  std::uint32_t shards = 0;             // made so far: before that there is nothing to count
-  std::uint8_t last = 0;                // nothing changes any more; answered with a goodbye
+  ShardCounters counters;       // summed over its shards
+  std::uint64_t version = 0;    // sum over its shards
+  std::uint64_t snapshots = 0;  // written in this life
+  std::string snapshot_error;   // empty: the last one was written
+  std::uint32_t shards = 0;     // made so far: before that there is nothing to count
+  std::uint8_t last = 0;        // nothing changes any more; answered with a goodbye
 };
-struct JobCounters {                    // in a snapshot's manifest
+struct JobCounters {  // in a snapshot's manifest
   std::uint64_t job = 0;
   ShardCounters counters;
 };
@@ -172,13 +172,13 @@ struct LeasesDone {
   std::vector<std::uint64_t> leases;
 };
 struct Lease {
-  std::uint64_t id = 0;                 // > 0, unique in the job
+  std::uint64_t id = 0;  // > 0, unique in the job
   std::int32_t epoch = 0;
-  std::int64_t begin = 0, end = 0;      // positions in the epoch's order; the order is permutation(samples, seed, epoch)
+  std::int64_t begin = 0, end = 0;  // positions in the epoch's order; the order is permutation(samples, seed, epoch)
   bool operator==(const Lease&) const = default;
 };
 struct Leases {
-  std::vector<Lease> leases;            // empty with `end`: all epochs are done
+  std::vector<Lease> leases;  // empty with `end`: all epochs are done
   std::uint8_t end = 0;
 };
 struct Reason {

@@ -16,12 +16,12 @@ enum class RuleKind : std::uint8_t { kSgd = 1, kAdagrad = 2, kAdam = 3, kAdamW =
 std::string_view name(RuleKind kind);
 
 struct ParameterSpec {
-  std::string name;                  // unique, e.g. "conv1.weight"
-  std::vector<std::int64_t> shape;   // at most 8 dimensions; zero elements are legal
+  std::string name;                 // unique, e.g. "conv1.weight"
+  std::vector<std::int64_t> shape;  // at most 8 dimensions; zero elements are legal
   Dtype dtype = Dtype::kFloat32;
-  std::uint32_t group = 0;           // index of its parameter group: learning rate and weight decay travel per group
+  std::uint32_t group = 0;  // index of its parameter group: learning rate and weight decay travel per group
 
-  std::int64_t numel() const;        // Errors: Error when the product overflows int64
+  std::int64_t numel() const;  // Errors: Error when the product overflows int64
   bool operator==(const ParameterSpec&) const = default;
 };
 
@@ -33,7 +33,7 @@ struct Schema {
   std::uint8_t momentum_buffers = 0;  // SGD: 1 when any group has momentum; Adam: 1 when any group has amsgrad
   bool operator==(const Schema&) const = default;
 
-  std::uint64_t hash() const;         // of encode(): goes into every handshake
+  std::uint64_t hash() const;  // of encode(): goes into every handshake
   std::vector<std::byte> encode() const;
 };
 

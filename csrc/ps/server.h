@@ -16,10 +16,10 @@
 namespace downpour::ps {
 
 struct SnapshotOptions {
-  std::filesystem::path folder;                          // empty: no snapshots
+  std::filesystem::path folder;  // empty: no snapshots
   Duration interval = std::chrono::seconds(30);
-  double replay_fraction = 0.5;                          // or when a worker's pushes since the last one fill this part of its slots
-  double largest_duty = 0.1;                             // at most this part of the time is spent writing
+  double replay_fraction = 0.5;  // or when a worker's pushes since the last one fill this part of its slots
+  double largest_duty = 0.1;     // at most this part of the time is spent writing
 };
 
 // One shard and the connections to it, on one loop. [ps 4/7], [ps 5/7]
@@ -33,12 +33,12 @@ class ShardServer final : public transport::Acceptor, public transport::Receiver
   // `files` and `loop` outlive it.
   ShardServer(transport::Loop& loop, const Agreement& agreement, int shard, int shard_count, std::uint64_t job,
               SnapshotOptions snapshots, Files& files);
-  ~ShardServer() override;             // waits for a snapshot that is being written
+  ~ShardServer() override;  // waits for a snapshot that is being written
 
-  void restore_from_snapshot();        // before the first connection. Errors: those of read_snapshot
-  void fence(const Fence& fence);      // closes lower lives of that worker and refuses them from now on
-  void snapshot_now();                 // asks for one; returns at once
-  void save();                         // writes what no snapshot has yet. Blocks: on the disk
+  void restore_from_snapshot();    // before the first connection. Errors: those of read_snapshot
+  void fence(const Fence& fence);  // closes lower lives of that worker and refuses them from now on
+  void snapshot_now();             // asks for one; returns at once
+  void save();                     // writes what no snapshot has yet. Blocks: on the disk
   const Shard& shard() const;
   std::uint64_t snapshots_written() const;
   std::string snapshot_error() const;
@@ -58,11 +58,11 @@ class ShardServer final : public transport::Acceptor, public transport::Receiver
 struct ServerOptions {
   int index = 0;
   std::uint64_t job = 0;
-  std::string coordinator;              // "host:port"
-  int listen_fd = -1;                   // handed over by the launcher; -1: bind `address`
+  std::string coordinator;  // "host:port"
+  int listen_fd = -1;       // handed over by the launcher; -1: bind `address`
   std::string address = "127.0.0.1:0";
   SnapshotOptions snapshots;
-  int stop_fd = -1;                     // readable: save and end, as when told so; -1: never
+  int stop_fd = -1;  // readable: save and end, as when told so; -1: never
   bool insecure = false;
   Duration heartbeat = std::chrono::milliseconds(100);
   Duration silence = std::chrono::seconds(10);

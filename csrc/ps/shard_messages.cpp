@@ -50,10 +50,11 @@ void ShardServer::State::on_initialise(WorkerLink& link, const transport::Messag
   const std::uint64_t place = link.slots * buffer_bytes;
   const auto end = static_cast<std::uint64_t>(link.initialised_bytes);
   DOWNPOUR_CHECK_AS(ProtocolError, !link.assembly.is_open(), "initial values in the midst of a push");
-  DOWNPOUR_CHECK_AS(ProtocolError,
-                    (message.bulk.empty() || message.bulk_offset == place + end) && message.bulk.size() <= buffer_bytes - end,
-                    "initial values: ", message.bulk.size(), " bytes at byte ", message.bulk_offset, ", expected byte ",
-                    place + end, ", ", buffer_bytes - end, " of ", buffer_bytes, " bytes to come");
+  DOWNPOUR_CHECK_AS(
+      ProtocolError,
+      (message.bulk.empty() || message.bulk_offset == place + end) && message.bulk.size() <= buffer_bytes - end,
+      "initial values: ", message.bulk.size(), " bytes at byte ", message.bulk_offset, ", expected byte ", place + end,
+      ", ", buffer_bytes - end, " of ", buffer_bytes, " bytes to come");
   link.initialised_bytes += static_cast<std::int64_t>(message.bulk.size());
   give_credit_back(link, message, offer.last != 0);
   if (offer.last == 0) {

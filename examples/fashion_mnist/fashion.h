@@ -57,7 +57,9 @@ class Curve {
   explicit Curve(const std::string& path) : file_(path) {}
   void add(int64_t samples, double loss) { file_ << samples << ' ' << seconds() << ' ' << loss << '\n'; }
   void stop_clock() { total_ = seconds(); }
-  void finish(int64_t samples, double accuracy) { file_ << "total " << samples << ' ' << total_ << ' ' << accuracy << '\n'; }
+  void finish(int64_t samples, double accuracy) {
+    file_ << "total " << samples << ' ' << total_ << ' ' << accuracy << '\n';
+  }
 
  private:
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }

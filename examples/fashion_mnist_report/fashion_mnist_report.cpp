@@ -71,8 +71,8 @@ void draw_run(std::ostream& out, const Run& run, int index, double longest, doub
   for (const auto& p : smooth(run.points)) {
     out << across(p.seconds, longest) << ',' << down(p.loss, largest) << ' ';
   }
-  out << "'/>\n<text font-weight='bold' text-anchor='end' x='" << kRight << "' y='" << kTop + 10 + 18 * index << "' fill='"
-      << kColours[index % 4] << "'>" << run.name << "</text>\n";
+  out << "'/>\n<text font-weight='bold' text-anchor='end' x='" << kRight << "' y='" << kTop + 10 + 18 * index
+      << "' fill='" << kColours[index % 4] << "'>" << run.name << "</text>\n";
 }
 
 void draw(const std::string& path, const std::vector<Run>& runs) {

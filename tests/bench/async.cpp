@@ -1,57 +1,62 @@
-// Asynchronous training of the demo's CNN against the machine's own ceiling: two independent processes side by side.
-// usage: bench_async [FOLDER_OF_IMAGES]; with a mode it is one of the processes it starts itself.
+// Asynchronous training of the demo's CNN: 2 servers and 2 workers beside what the machine can do at most, two independent jobs
+// of one process each side by side; and one worker under the launcher beside a plain loop. Batch 64, n_push = n_fetch = 1, one
+// thread a worker. "--process MODE IMAGES SEED OUT" makes it one of the processes that it starts itself.
 #include <downpour/downpour.h>
+#include <fcntl.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
+#include <atomic>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
-#include <map>
+#include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "examples/fashion_mnist/fashion.h"
+#include "tests/bench/bench.h"
 
 extern char** environ;
 
 namespace {
 
+using namespace downpour::bench;
+
 constexpr int64_t kBatch = 64;
 constexpr double kLr = 0.01;
-constexpr double kWarm_s = 3, kWindow_s = 8;
-constexpr int64_t kEvery = 5000;      // samples between two looks at the accuracy
+constexpr double kWarm_s = 2, kWindow_s = 5;
+constexpr int kRepeats = 5, kPlainRepeats = 3;
+constexpr int64_t kEpochs = 2;
+constexpr int64_t kEvery = 5000;  // samples between two looks at the accuracy
 constexpr double kGoal = 0.88;
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 int64_t faults() {
   rusage self{};
   ::getrusage(RUSAGE_SELF, &self);
-  return self.ru_minflt;
-}
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  return self.ru_minflt + self.ru_majflt;
 }
 
 torch::Tensor loss_of(fashion::Net& net, const fashion::Images& train, const torch::Tensor& indices) {
   return torch::cross_entropy_loss(net(train.x.index_select(0, indices)), train.y.index_select(0, indices));
 }
 
+downpour::DownpourOptions options() { return downpour::DownpourOptions().n_push(1).n_fetch(1); }
+
 // ---- the processes --------------------------------------------------------------------------------------------------
 
 // Steps for a fixed time; writes "samples/s median_step_ms faults_per_step".
-void measure_steps(torch::optim::Optimizer& optimizer, fashion::Net& net, const fashion::Images& train, const std::string& out) {
+void measure_steps(torch::optim::Optimizer& optimizer, fashion::Net& net, const fashion::Images& train,
+                   const std::string& out) {
   const auto indices = torch::randperm(train.x.size(0)).split(kBatch);
-  std::vector<double> steps;
+  Rounds steps_ms;
   int64_t before = 0;
   double begin = 0;
   const double start = now_s();
@@ -59,70 +64,105 @@ void measure_steps(torch::optim::Optimizer& optimizer, fashion::Net& net, const 
     if (begin == 0 && now_s() > start + kWarm_s) {
       begin = now_s();
       before = faults();
-      steps.clear();
+      steps_ms.values.clear();
     }
     const double step = now_s();
     optimizer.zero_grad();
     loss_of(net, train, indices[i % (indices.size() - 1)]).backward();
     optimizer.step();
-    steps.push_back(1e3 * (now_s() - step));
+    steps_ms.add(1e3 * (now_s() - step));
   }
-  const double count = static_cast<double>(steps.size());
-  std::ofstream(out) << count * kBatch / (now_s() - begin) << ' ' << median(steps) << ' '
+  const double count = static_cast<double>(steps_ms.values.size());
+  std::ofstream(out) << count * kBatch / (now_s() - begin) << ' ' << steps_ms.median() << ' '
                      << static_cast<double>(faults() - before) / count << '\n';
 }
 
-struct Copy {
-  double seconds;
-  std::vector<torch::Tensor> values;
+// Memory of the workers of one job, in a file that the conductor makes anew: worker 0 asks the others to stand still.
+struct Gate {
+  std::atomic<int> asked{0};     // stand still
+  std::atomic<int> standing{0};  // workers that do, or that have left the loop
+  std::atomic<int> over{0};      // the goal is reached
+
+  static Gate* at(const std::string& path) {
+    const downpour::Fd file(::open(path.c_str(), O_RDWR));
+    void* memory = ::mmap(nullptr, sizeof(Gate), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    TORCH_CHECK(memory != MAP_FAILED, "cannot map ", path);
+    return static_cast<Gate*>(memory);
+  }
+  static void nap() { std::this_thread::sleep_for(std::chrono::microseconds(200)); }
+  void stand_still_if_asked() {
+    if (asked != 0) {
+      ++standing;
+      while (asked != 0) {
+        nap();
+      }
+      --standing;
+    }
+  }
+  void stop_others(int others) {
+    asked = 1;
+    while (standing < others) {
+      nap();
+    }
+  }
 };
 
-void keep(std::vector<Copy>& copies, fashion::Net& net, double start) {
-  Copy copy{now_s() - start, {}};
-  for (const auto& p : net->parameters()) {
-    copy.values.push_back(p.detach().clone());
+// Whether the network names enough test images rightly; gives up when too many were wrong.
+bool is_good(fashion::Net& net, const fashion::Images& test) {
+  const torch::NoGradGuard no_grad;
+  const int threads = torch::get_num_threads();
+  torch::set_num_threads(static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
+  const int64_t count = test.x.size(0);
+  const auto allowed = static_cast<int64_t>((1 - kGoal) * static_cast<double>(count) + 0.5);
+  int64_t wrong = 0;
+  for (int64_t begin = 0; begin < count && wrong <= allowed; begin += 500) {
+    const auto guess = net(test.x.narrow(0, begin, 500)).argmax(1);
+    wrong += guess.ne(test.y.narrow(0, begin, 500)).sum().item<int64_t>();
   }
-  copies.push_back(std::move(copy));
+  torch::set_num_threads(threads);
+  return wrong <= allowed;
 }
 
-// Off the clock: the first copy that reaches the goal; a run that never does counts with -1.
-double first_good(const std::vector<Copy>& copies, fashion::Net& net, const fashion::Images& test) {
-  torch::NoGradGuard no_grad;
-  torch::set_num_threads(2);
-  for (const auto& copy : copies) {
-    auto parameters = net->parameters();
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      parameters[i].copy_(copy.values[i]);
-    }
-    if (fashion::accuracy(net, test) >= kGoal) {
-      return copy.seconds;
-    }
-  }
-  return -1;
-}
-
+// Writes "seconds samples" at which the goal was reached; -1 when it never was. Every kEvery samples all workers stand still and
+// worker 0 looks at what it has just pulled, off the clock; the wait for the others to stand still is on it.
 void measure_time_to_accuracy(const std::string& images, int seed, const std::string& out) {
   torch::manual_seed(seed);
   const auto train = fashion::load(images, true), test = fashion::load(images, false);
   fashion::Net net;
-  downpour::DownpourSGD optimizer(*net, torch::optim::AdagradOptions(kLr));
-  downpour::Samples samples(optimizer, train.x.size(0),
-                            downpour::SamplesOptions().batch_size(kBatch).epochs(2).seed(static_cast<uint64_t>(seed)));
-  std::vector<Copy> copies;
-  int64_t done = 0;
+  downpour::DownpourSGD optimizer(*net, torch::optim::AdagradOptions(kLr), options());
+  const auto order = downpour::SamplesOptions().batch_size(kBatch).epochs(kEpochs).seed(static_cast<uint64_t>(seed));
+  downpour::Samples samples(optimizer, train.x.size(0), order);
+  Gate& gate = *Gate::at(out + ".gate");
+  int64_t done = 0, looks = 0;  // done: by all workers
+  double reached_s = -1, off_s = 0;
   const double start = now_s();
-  while (const auto batch = samples.next()) {
+  while (gate.over == 0) {
+    const auto batch = samples.next();
+    if (!batch) {
+      break;
+    }
     optimizer.zero_grad();
     loss_of(net, train, batch->indices).backward();
     optimizer.step();
     done += batch->indices.size(0) * optimizer.world_size();
-    if (optimizer.rank() == 0 && done / kEvery > static_cast<int64_t>(copies.size())) {
-      keep(copies, net, start);
+    if (optimizer.rank() != 0) {
+      gate.stand_still_if_asked();
+    } else if (done / kEvery > looks) {
+      ++looks;
+      gate.stop_others(optimizer.world_size() - 1);
+      const double off = now_s();
+      if (is_good(net, test)) {
+        reached_s = off - start - off_s;
+        gate.over = 1;
+      }
+      off_s += now_s() - off;
+      gate.asked = 0;
     }
   }
+  ++gate.standing;  // for good
   optimizer.finish();
   if (optimizer.rank() == 0) {
-    std::ofstream(out) << first_good(copies, net, test) << '\n';
+    std::ofstream(out) << reached_s << ' ' << done << '\n';
   }
 }
 
@@ -138,7 +178,7 @@ int be_a_process(const std::string& mode, const std::string& images, int seed, c
     torch::optim::Adagrad optimizer(net->parameters(), torch::optim::AdagradOptions(kLr));
     measure_steps(optimizer, net, train, out);
   } else {
-    downpour::DownpourSGD optimizer(*net, torch::optim::AdagradOptions(kLr));
+    downpour::DownpourSGD optimizer(*net, torch::optim::AdagradOptions(kLr), options());
     measure_steps(optimizer, net, train, out + "." + std::to_string(optimizer.rank()));
     optimizer.finish();
   }
@@ -156,9 +196,11 @@ pid_t start(const Words& words) {
   }
   arguments.push_back(nullptr);
   pid_t pid = 0;
-  TORCH_CHECK(::posix_spawnp(&pid, arguments[0], nullptr, nullptr, arguments.data(), environ) == 0, "cannot start ", words[0]);
+  TORCH_CHECK(::posix_spawnp(&pid, arguments[0], nullptr, nullptr, arguments.data(), environ) == 0, "cannot start ",
+              words[0]);
   return pid;
 }
+
 void wait_for(pid_t pid) {
   int status = 0;
   ::waitpid(pid, &status, 0);
@@ -169,113 +211,180 @@ struct Conductor {
   std::string self, images, out;
 
   Words process(const std::string& mode, int seed, const std::string& result) const {
-    return {self, images, mode, std::to_string(seed), result};
+    return {self, "--process", mode, images, std::to_string(seed), result};
   }
-  Words launched(int servers, int workers, const Words& program) const {
-    Words words = {DOWNPOUR_PROGRAM, "run", "--quiet", "--threads", "1", "--servers", std::to_string(servers), "--workers",
-                   std::to_string(workers), "--"};
+  static Words launched(int servers, int workers, const Words& program) {
+    Words words = {
+        DOWNPOUR_PROGRAM,        "run", "--quiet", "--threads", "1", "--servers", std::to_string(servers), "--workers",
+        std::to_string(workers), "--"};
     words.insert(words.end(), program.begin(), program.end());
     return words;
   }
-  std::vector<double> numbers(const std::string& path) const {
+  static std::vector<double> numbers(const std::string& path) {
     std::vector<double> values;
     std::ifstream file(path);
     for (double value = 0; file >> value;) {
       values.push_back(value);
     }
     TORCH_CHECK(!values.empty(), "no result in ", path);
+    file.close();
+    std::filesystem::remove(path);
     return values;
   }
-  // n plain processes side by side, under the launcher's malloc settings: samples/s of all.
-  double plain_rate(int n) const {
+  // samples/s of `jobs` jobs side by side, each of one worker in a world of one.
+  double rate_alone(int jobs) const {
     std::vector<pid_t> running;
-    for (int i = 0; i < n; ++i) {
-      running.push_back(start(launched(0, 1, process("plain", i, out + "." + std::to_string(i)))));
+    for (int i = 0; i < jobs; ++i) {
+      running.push_back(start(launched(0, 1, process("worker", i + 1, out + "." + std::to_string(i)))));
     }
     std::for_each(running.begin(), running.end(), wait_for);
-    return sum_of_rates(n);
-  }
-  double worker_rate(int servers, int n) const {
-    wait_for(start(launched(servers, n, process("worker", 1, out))));
-    return sum_of_rates(n);
-  }
-  double sum_of_rates(int n) const {
     double sum = 0;
-    for (int i = 0; i < n; ++i) {
+    for (int i = 0; i < jobs; ++i) {
+      sum += numbers(out + "." + std::to_string(i) + ".0")[0];
+    }
+    return sum;
+  }
+  // samples/s of one job.
+  double rate_together(int servers, int workers) const {
+    wait_for(start(launched(servers, workers, process("worker", 1, out))));
+    double sum = 0;
+    for (int i = 0; i < workers; ++i) {
       sum += numbers(out + "." + std::to_string(i))[0];
     }
     return sum;
   }
-  double time_to_accuracy(int workers, int seed) const {
-    wait_for(start(launched(workers == 1 ? 1 : 2, workers, process("accuracy", seed, out))));
-    return numbers(out)[0];
+  // "samples/s median_step_ms faults_per_step" of the loop as users have it, with glibc's defaults.
+  std::vector<double> plain() const {
+    Words words = process("plain", 1, out);
+    words.insert(words.begin(), {"env", "-u", "GLIBC_TUNABLES", "-u", "MALLOC_MMAP_THRESHOLD_", "-u",
+                                 "MALLOC_TRIM_THRESHOLD_", "-u", "MALLOC_TOP_PAD_", "OMP_NUM_THREADS=1"});
+    wait_for(start(words));
+    return numbers(out);
+  }
+  std::vector<double> one_worker() const {
+    wait_for(start(launched(0, 1, process("worker", 1, out))));
+    return numbers(out + ".0");
+  }
+  struct Reached {
+    double seconds, samples;
+  };
+  Reached time_to_accuracy(int servers, int workers, int seed) const {
+    const std::string gate = out + ".gate";
+    std::ofstream(gate) << std::string(sizeof(Gate), '\0');
+    wait_for(start(launched(servers, workers, process("accuracy", seed, out))));
+    std::filesystem::remove(gate);
+    const auto found = numbers(out);
+    return {found[0] > 0 ? found[0] : std::numeric_limits<double>::infinity(), found[1]};
   }
 };
 
-void print(const std::string& name, double value, const char* unit, const char* peer, double peer_value) {
-  std::printf("{\"name\":\"%s\",\"value\":%.3f,\"unit\":\"%s\",\"peer\":\"%s\",\"peer_value\":%.3f,\"ratio\":%.3f}\n", name.c_str(),
-              value, unit, peer, peer_value, peer_value != 0 ? value / peer_value : 0);
-  std::fflush(stdout);
+struct Rates {  // samples/s
+  Rounds one, together, beside;
+};
+
+Rates measure_rates(const Conductor& conductor) {
+  Rates rates;
+  for (int i = 0; i < kRepeats; ++i) {
+    rates.one.add(conductor.rate_alone(1));
+    rates.together.add(conductor.rate_together(2, 2));
+    rates.beside.add(conductor.rate_alone(2));
+    std::fprintf(stderr, "samples/s: 1 worker %.0f, 2 workers %.0f, 2 jobs of 1 worker %.0f\n", rates.one.values.back(),
+                 rates.together.values.back(), rates.beside.values.back());
+  }
+  return rates;
 }
 
-double speed_up_figures(const Conductor& conductor, int repeats) {
-  std::vector<double> one, two, alone, beside, ratios;
-  for (int i = 0; i < repeats; ++i) {
-    one.push_back(conductor.worker_rate(1, 1));
-    two.push_back(conductor.worker_rate(2, 2));
-    alone.push_back(conductor.plain_rate(1));
-    beside.push_back(conductor.plain_rate(2));
-    ratios.push_back(two.back() / beside.back());
-    std::fprintf(stderr, "samples/s: 1 worker %.0f, 2 workers %.0f, plain %.0f, two plain side by side %.0f\n", one.back(),
-                 two.back(), alone.back(), beside.back());
-  }
-  const double ceiling = median(beside) / median(alone);
-  print("async.speedup_2_workers", median(two) / median(one), "x", "two independent processes side by side", ceiling);
-  print("async.samples_per_s_2_workers", median(two), "samples/s", "two independent processes side by side", median(beside));
-  return ceiling;
+constexpr const char* kCeiling = "two independent processes side by side";
+
+void print_rates(const Rates& rates) {
+  Line("async.speedup_2_workers", rates.together.over(rates.one), Better::kMore, "x")
+      .beside(kCeiling, rates.beside.over(rates.one))
+      .ratio_at_least(0.95)
+      .print();
+  Line("async.samples_per_s_2_workers", rates.together, Better::kMore, "samples/s")
+      .beside(kCeiling, rates.beside)
+      .add("one_worker", rates.one.median())
+      .print();
 }
 
-void accuracy_figures(const Conductor& conductor, int seeds, double ceiling) {
-  std::vector<double> one, two;
-  for (int seed = 1; seed <= seeds; ++seed) {
-    one.push_back(conductor.time_to_accuracy(1, seed));
-    two.push_back(conductor.time_to_accuracy(2, seed));
-    std::fprintf(stderr, "seconds to %.0f %%, seed %d: 1 worker %.1f, 2 workers %.1f\n", 100 * kGoal, seed, one.back(), two.back());
+// The ceiling is that of the speed-up, measured before.
+void print_time_to_accuracy(const Conductor& conductor, const Rates& rates) {
+  Rounds one_s, two_s, one_samples, two_samples, ceiling;
+  for (int seed = 1; seed <= kRepeats; ++seed) {
+    const auto one = conductor.time_to_accuracy(0, 1, seed), two = conductor.time_to_accuracy(2, 2, seed);
+    TORCH_CHECK(std::isfinite(one.seconds), "1 worker did not reach the goal in ", kEpochs, " epochs, seed ", seed);
+    one_s.add(one.seconds), one_samples.add(one.samples);
+    two_s.add(two.seconds), two_samples.add(two.samples);
+    ceiling.add(rates.beside.over(rates.one).median());
+    std::fprintf(stderr, "to %.0f %%, seed %d: 1 worker %.1f s, %.0f samples; 2 workers %.1f s, %.0f samples\n",
+                 100 * kGoal, seed, one.seconds, one.samples, two.seconds, two.samples);
   }
-  print("async.time_to_accuracy_2_workers", median(one) / median(two), "x", "two independent processes side by side", ceiling);
+  Line("async.time_to_accuracy_2_workers", one_s.over(two_s), Better::kMore, "x")
+      .beside(kCeiling, ceiling)
+      .ratio_at_least(0.85)
+      .add("one_worker_s", one_s.median())
+      .add("two_workers_s", two_s.median())
+      .add("one_worker_samples", one_samples.median())
+      .add("two_workers_samples", two_samples.median())
+      .print();
 }
 
-// The plain loop as users have it (glibc's defaults), against one worker under the launcher without a server.
-void page_fault_figures(const Conductor& conductor, int repeats) {
-  std::vector<double> plain_ms, worker_ms, plain_faults, worker_faults;
-  for (int i = 0; i < repeats; ++i) {
-    Words plain = conductor.process("plain", 1, conductor.out);
-    plain.insert(plain.begin(), {"env", "OMP_NUM_THREADS=1"});
-    wait_for(start(plain));
-    const auto p = conductor.numbers(conductor.out);
-    wait_for(start(conductor.launched(0, 1, conductor.process("worker", 1, conductor.out))));
-    const auto w = conductor.numbers(conductor.out + ".0");
-    plain_ms.push_back(p[1]), plain_faults.push_back(p[2]), worker_ms.push_back(w[1]), worker_faults.push_back(w[2]);
+void print_one_worker(const Conductor& conductor) {
+  Rounds plain_ms, worker_ms, plain_faults, worker_faults;
+  for (int i = 0; i < kPlainRepeats; ++i) {
+    const auto plain = conductor.plain(), worker = conductor.one_worker();
+    plain_ms.add(plain[1]), plain_faults.add(plain[2]);
+    worker_ms.add(worker[1]), worker_faults.add(worker[2]);
   }
-  print("worker.page_faults_per_step", median(worker_faults), "faults", "plain loop, glibc defaults", median(plain_faults));
-  print("worker.step_over_plain", median(worker_ms), "ms", "plain loop, glibc defaults", median(plain_ms));
+  Line("worker.page_faults_per_step", worker_faults, Better::kLess, "faults")
+      .beside("plain loop, glibc's defaults", plain_faults)
+      .at_most(100)
+      .print();
+  Line::quotient("worker.step_over_plain", worker_ms, plain_ms, Better::kLess)
+      .add("worker_ms", worker_ms.median())
+      .add("plain_ms", plain_ms.median())
+      .at_most(0.95)
+      .print();
+}
+
+// Debian's package, unpacked beside us once.
+std::string unpacked_images(const std::filesystem::path& folder) {
+  for (const char* name :
+       {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
+    const std::string to = (folder / name).string();
+    if (!std::filesystem::exists(to)) {
+      std::filesystem::create_directories(folder);
+      wait_for(start(
+          {"sh", "-c", "gunzip -c /usr/share/datasets/fashion-mnist/$1.gz >$2.part && mv $2.part $2", "sh", name, to}));
+    }
+  }
+  return folder.string();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 5) {
-    return be_a_process(argv[2], argv[1], std::atoi(argv[3]), argv[4]);
+  if (argc == 6 && std::string(argv[1]) == "--process") {
+    return be_a_process(argv[2], argv[3], std::atoi(argv[4]), argv[5]);
   }
+  take_filter(argc, argv);
   const auto self = std::filesystem::read_symlink("/proc/self/exe");
-  const auto folder = self.parent_path().parent_path() / "demo";
-  const Conductor conductor{self.string(), argc > 1 ? argv[1] : (folder / "images").string(), self.string() + ".out"};
-  if (!std::filesystem::exists(conductor.images)) {
-    std::cerr << "bench_async: no images in " << conductor.images << "; run `make demo` once, or name their folder\n";
-    return 1;
+  const bool wants_accuracy = is_wanted("async.time_to_accuracy_2_workers");
+  const bool wants_rates = is_any_wanted({"async.speedup_2_workers", "async.samples_per_s_2_workers"});
+  const bool wants_one_worker = is_any_wanted({"worker.page_faults_per_step", "worker.step_over_plain"});
+  if (!wants_accuracy && !wants_rates && !wants_one_worker) {
+    return 0;
   }
-  const int repeats = std::getenv("REPEATS") != nullptr ? std::atoi(std::getenv("REPEATS")) : 5;
-  page_fault_figures(conductor, repeats);
-  const double ceiling = speed_up_figures(conductor, repeats);
-  accuracy_figures(conductor, repeats, ceiling);
+  const Conductor conductor{self.string(), unpacked_images(self.parent_path().parent_path() / "bench" / "images"),
+                            self.string() + ".out"};
+  if (wants_one_worker) {
+    print_one_worker(conductor);
+  }
+  if (wants_rates || wants_accuracy) {
+    const Rates rates = measure_rates(conductor);
+    print_rates(rates);
+    if (wants_accuracy) {
+      print_time_to_accuracy(conductor, rates);
+    }
+  }
 }

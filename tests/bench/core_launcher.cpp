@@ -1,26 +1,26 @@
-// How long the launcher takes to the first instruction of a worker, and how much memory a server without parameters needs.
+// How long the launcher takes from its start to a worker's first instruction, and how much memory a server without parameters
+// needs. With two arguments it is the worker.
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
-#include <sstream>
+#include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "csrc/base/error.h"
+#include "tests/bench/bench.h"
 
 extern char** environ;
 
 namespace {
 
-double now_ms() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+using namespace downpour;
+using namespace downpour::bench;
 
 int run(const std::vector<std::string>& words) {
   std::vector<char*> arguments;
@@ -29,7 +29,8 @@ int run(const std::vector<std::string>& words) {
   }
   arguments.push_back(nullptr);
   pid_t pid = 0;
-  DOWNPOUR_CHECK(::posix_spawn(&pid, arguments[0], nullptr, nullptr, arguments.data(), environ) == 0, "cannot start ", words[0]);
+  DOWNPOUR_CHECK(::posix_spawn(&pid, arguments[0], nullptr, nullptr, arguments.data(), environ) == 0, "cannot start ",
+                 words[0]);
   int status = 0;
   ::waitpid(pid, &status, 0);
   return status;
@@ -37,7 +38,7 @@ int run(const std::vector<std::string>& words) {
 
 double value_in(const std::string& path) {
   double value = 0;
-  std::ifstream(path) >> value;
+  DOWNPOUR_CHECK(std::ifstream(path) >> value && value > 0, "the worker wrote nothing into ", path);
   return value;
 }
 
@@ -53,44 +54,72 @@ double resident_mb(int pid) {
   return 0;
 }
 
-// In a worker: the largest of our siblings, which are the servers.
-double largest_sibling_mb() {
+// By process id; the servers are this worker's siblings.
+std::map<int, double> siblings_mb() {
   const std::string parent = std::to_string(::getppid());
   std::ifstream children("/proc/" + parent + "/task/" + parent + "/children");
-  double largest = 0;
+  std::map<int, double> found;
   for (int pid = 0; children >> pid;) {
     if (pid != ::getpid()) {
-      largest = std::max(largest, resident_mb(pid));
+      found[pid] = resident_mb(pid);
+    }
+  }
+  return found;
+}
+
+// In a worker: the most that any server held, looked at for a second, since they start at the same time as we.
+double largest_server_mb(std::size_t servers) {
+  double largest = 0;
+  for (int i = 0; i < 20; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const auto found = siblings_mb();
+    DOWNPOUR_CHECK(found.size() >= servers, "found ", found.size(), " siblings, expected ", servers, " servers");
+    for (const auto& [pid, size_mb] : found) {
+      largest = std::max(largest, size_mb);
     }
   }
   return largest;
 }
 
-void print(const char* name, double value, const char* unit, double goal) {
-  std::printf("{\"name\":\"%s\",\"value\":%.2f,\"unit\":\"%s\",\"peer\":\"goal\",\"peer_value\":%.0f,\"ratio\":%.3f}\n", name,
-              value, unit, goal, value / goal);
+void start_figure(const std::string& self, const std::string& out) {
+  Rounds starts_ms;
+  for (int i = -2; i < 21; ++i) {
+    const double begin = now_s();
+    DOWNPOUR_CHECK(run({DOWNPOUR_PROGRAM, "run", "--quiet", "--", self, "stamp", out}) == 0, "the launcher failed");
+    if (i >= 0) {
+      starts_ms.add(1e3 * (value_in(out) - begin));
+    }
+  }
+  Line("launcher.start_ms", starts_ms, Better::kLess, "ms").at_most(50).print();
+}
+
+void memory_figure(const std::string& self, const std::string& out) {
+  Rounds sizes_mb;
+  for (int i = 0; i < 3; ++i) {
+    DOWNPOUR_CHECK(run({DOWNPOUR_PROGRAM, "run", "--quiet", "--servers", "2", "--", self, "memory", out}) == 0,
+                   "the launcher failed");
+    sizes_mb.add(value_in(out));
+  }
+  Line("server.rss_mb", sizes_mb, Better::kLess, "MB").at_most(20).print();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string self = "/proc/self/exe";
   if (argc == 3) {  // as a worker: argv[1] says what to write, argv[2] where
-    std::ofstream(argv[2]) << std::fixed << (std::string(argv[1]) == "stamp" ? now_ms() : largest_sibling_mb());
+    const double stamp_s = now_s();
+    std::ofstream(argv[2]) << std::fixed << (std::string(argv[1]) == "stamp" ? stamp_s : largest_server_mb(2));
     return 0;
   }
+  take_filter(argc, argv);
   char path[4096] = {};
   DOWNPOUR_CHECK(::readlink("/proc/self/exe", path, sizeof(path) - 1) > 0, "no /proc");
   const std::string out = std::string(path) + ".out";
-  std::vector<double> starts;
-  for (int i = 0; i < 21; ++i) {
-    const double begin = now_ms();
-    DOWNPOUR_CHECK(run({DOWNPOUR_PROGRAM, "run", "--quiet", "--", path, "stamp", out}) == 0, "the launcher failed");
-    starts.push_back(value_in(out) - begin);
+  if (is_wanted("launcher.start_ms")) {
+    start_figure(path, out);
   }
-  std::sort(starts.begin(), starts.end());
-  print("launcher.start_ms", starts[starts.size() / 2], "ms", 50);
-  DOWNPOUR_CHECK(run({DOWNPOUR_PROGRAM, "run", "--quiet", "--servers", "2", "--", path, "memory", out}) == 0, "the launcher failed");
-  print("server.rss_mb", value_in(out), "MB", 20);
+  if (is_wanted("server.rss_mb")) {
+    memory_figure(path, out);
+  }
   std::remove(out.c_str());
 }

@@ -1,19 +1,12 @@
-// The parameter server beside the machine's own limits: a worker process and a server process, and in the same run, in turn,
-// a pair of processes that only copies and applies the rule. Best and median of the rounds, one JSON object a line.
+// The parameter server beside the machine's own limits (limits.h), in turn in one run under the same malloc settings.
 //
-// Conditions, on both sides: 4 MB pushes from an ordinary warm array, depth 8 (eight pushes, then all acknowledged), 512 KiB
-// pieces, one thread each. Ours checks every gradient for NaN and Inf, keeps it for replay, and acknowledges it as applied.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/mman.h>
+// Ours is what a job runs: a ShardThread in a process of its own with its snapshots on, and a Client here. Each gradient comes
+// from an ordinary warm array, is kept for a replay, checked for NaN and Inf, and is acknowledged as applied. 4 MB pushes,
+// depth 8 (eight pushes, then all acknowledged), pieces of 512 KiB.
+#include <sys/epoll.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,117 +14,51 @@
 #include <functional>
 #include <memory>
 #include <new>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "csrc/base/malloc_settings.h"
 #include "csrc/ps/client.h"
-#include "csrc/ps/server.h"
+#include "csrc/ps/shard_thread.h"
 #include "csrc/transport/tcp.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/limits.h"
 
 namespace {
 std::atomic<std::uint64_t> g_allocations{0};
-}
 
-void* operator new(std::size_t size) {
+void* counted(void* memory) {
   g_allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) {
-    return memory;
+  if (memory == nullptr) {
+    throw std::bad_alloc();
   }
-  throw std::bad_alloc();
+  return memory;
+}
+}  // namespace
+
+// The forms that are not here call these.
+void* operator new(std::size_t size) { return counted(std::malloc(size == 0 ? 1 : size)); }
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  const auto line = static_cast<std::size_t>(alignment);
+  return counted(std::aligned_alloc(line, (size + line - 1) / line * line));
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
 namespace {
 
 using namespace downpour;
 using namespace downpour::ps;
+using namespace downpour::bench;
 using transport::SharedMemory;
 
-constexpr std::int64_t kElements = 1 << 20;
-constexpr std::int64_t kBytes = kElements * 4;
-constexpr std::int64_t kPiece = 512 * 1024;
-constexpr int kDepth = 8;
-constexpr int kRounds = 61;
+constexpr int kWarm = 16;  // rounds of eight pushes: twice through every slot of the replay log
+constexpr int kRounds = 101;
 constexpr std::uint64_t kJob = 42;
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-struct Rates {
-  std::vector<double> values;
-  double best() const { return *std::max_element(values.begin(), values.end()); }
-  double median() const {
-    auto sorted = values;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[sorted.size() / 2];
-  }
-};
-
-void print(const std::string& name, double value, const char* unit, const char* peer, double peer_value) {
-  std::printf("{\"name\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"peer\":\"%s\",\"peer_value\":%.4g,\"ratio\":%.3f}\n",
-              name.c_str(), value, unit, peer, peer_value, peer_value != 0 ? value / peer_value : 0);
-  std::fflush(stdout);
-}
-
-// The ratio is the median of the pairs: the machine's drift hits both halves of a pair.
-void print_rates(const std::string& name, const Rates& ours, const char* peer, const Rates& theirs) {
-  Rates ratios;
-  for (std::size_t i = 0; i < ours.values.size(); ++i) {
-    ratios.values.push_back(ours.values[i] / theirs.values[i]);
-  }
-  std::printf("{\"name\":\"%s\",\"value\":%.2f,\"best\":%.2f,\"unit\":\"GB/s\",\"peer\":\"%s\",\"peer_value\":%.2f,"
-              "\"peer_best\":%.2f,\"ratio\":%.3f,\"ratio_best\":%.3f}\n",
-              name.c_str(), ours.median(), ours.best(), peer, theirs.median(), theirs.best(), ratios.median(),
-              ours.best() / theirs.best());
-  std::fflush(stdout);
-}
-
-// ---- another process ------------------------------------------------------------------------------------------------
-
-// A child that answers one-byte commands on a socket pair; ended by destruction.
-class Child {
- public:
-  explicit Child(const std::function<void(int socket)>& body) {
-    int ends[2];
-    DOWNPOUR_CHECK(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "socketpair failed");
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::close(ends[0]);
-      body(ends[1]);
-      std::_Exit(0);
-    }
-    ::close(ends[1]);
-    socket_ = Fd(ends[0]);
-  }
-  ~Child() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  int socket() const { return socket_.get(); }
-  void command(char c) { DOWNPOUR_CHECK(::write(socket(), &c, 1) == 1, "the child is gone"); }
-  char answer() {
-    char c = 0;
-    DOWNPOUR_CHECK(::read(socket(), &c, 1) == 1, "the child is gone");
-    return c;
-  }
-  template <typename T>
-  T ask(char c) {
-    command(c);
-    T value;
-    DOWNPOUR_CHECK(::read(socket(), &value, sizeof(value)) == sizeof(value), "the child is gone");
-    return value;
-  }
-
- private:
-  pid_t pid_ = 0;
-  Fd socket_;
-};
-
-// ---- ours -----------------------------------------------------------------------------------------------------------
+// ---- the server -----------------------------------------------------------------------------------------------------
 
 Agreement agreement_of(std::int64_t elements, RuleKind rule) {
   Agreement agreement;
@@ -149,33 +76,61 @@ Usage usage() {
   rusage self{};
   ::getrusage(RUSAGE_SELF, &self);
   const auto of = [](timeval t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
-  return {of(self.ru_utime) + of(self.ru_stime), self.ru_minflt, g_allocations.load()};
+  return {of(self.ru_utime) + of(self.ru_stime), self.ru_minflt + self.ru_majflt, g_allocations.load()};
 }
 
-void serve(int socket, const Agreement& agreement, SharedMemory shared_memory) {
-  SteadyClock clock;
+// As a job starts it, with snapshots as often as they please; or with none after the first one, so that what a step costs is
+// not mixed with what a snapshot costs. Pushes are kept for a replay in both cases.
+enum class Snapshots { kUsual, kFirstOnly };
+
+SnapshotOptions snapshot_options(const std::filesystem::path& folder, Snapshots snapshots) {
+  SnapshotOptions options;
+  options.folder = folder;
+  if (snapshots == Snapshots::kFirstOnly) {
+    options.interval = std::chrono::hours(24);
+    options.replay_fraction = 1e9;
+  }
+  return options;
+}
+
+struct Doorman final : transport::Acceptor {
+  explicit Doorman(ShardServer& the_server) : server(the_server) {}
+  transport::Admission admit(const transport::Hello& hello, transport::Medium medium) override {
+    return server.admit(hello, medium);
+  }
+  void on_connection(std::unique_ptr<transport::Connection> connection) override {
+    server.on_connection(std::move(connection));
+  }
+  ShardServer& server;
+};
+
+// A server process: says its port, then answers 'u' with its usage.
+void serve(int socket, const Agreement& agreement, SharedMemory shared_memory, const SnapshotOptions& snapshots) {
+  const SteadyClock clock;
   transport::Loop loop(clock);
   const auto files = disk_files();
-  ShardServer server(loop, agreement, 0, 1, kJob, SnapshotOptions{}, *files);
+  ServerOptions options;
+  options.job = kJob;
+  options.snapshots = snapshots;
+  ShardThread shard(clock, agreement, 0, 1, options, *files, [](const std::exception_ptr&) { std::abort(); });
+  Doorman doorman(shard.server());
   auto listening = transport::bind_socket({"127.0.0.1", 0}, transport::Exposure::kLoopbackOnly);
-  const std::uint16_t port = transport::local_address(listening.get()).port;
-  const auto listener = transport::listen_tcp(loop, std::move(listening), server, shared_memory,
-                                              transport::Exposure::kLoopbackOnly);
-  [[maybe_unused]] auto written = ::write(socket, &port, sizeof(port));
+  reply(socket, transport::local_address(listening.get()).port);
+  const auto listener =
+      transport::listen_tcp(loop, std::move(listening), doorman, shared_memory, transport::Exposure::kLoopbackOnly);
   bool end = false;
-  loop.watch(socket, 1 /* EPOLLIN */, [&](std::uint32_t) {
-    char c = 0;
-    if (::read(socket, &c, 1) != 1) {
-      end = true;
-    } else {
-      const Usage u = usage();
-      written = ::write(socket, &u, sizeof(u));
+  loop.watch(socket, EPOLLIN, [&](std::uint32_t) {
+    end = next_command(socket) == 0;
+    if (!end) {
+      reply(socket, usage());
     }
   });
   while (!end) {
     loop.run_once(clock.now() + std::chrono::seconds(10));
   }
 }
+
+// ---- a worker -------------------------------------------------------------------------------------------------------
 
 class LoopbackConnector final : public Connector {
  public:
@@ -195,13 +150,11 @@ class LoopbackConnector final : public Connector {
   SharedMemory shared_memory_;
 };
 
-// A server process and this process's client of it.
-class Ours {
+class Worker {
  public:
-  Ours(std::int64_t elements, RuleKind rule, SharedMemory shared_memory)
-      : child_([&](int socket) { serve(socket, agreement_of(elements, rule), shared_memory); }),
-        connector_(port(), shared_memory),
-        client_(agreement_of(elements, rule).schema, 1, connector_, options()),
+  Worker(std::int64_t elements, RuleKind rule, SharedMemory shared_memory, std::uint16_t port, int rank)
+      : connector_(port, shared_memory),
+        client_(agreement_of(elements, rule).schema, 1, connector_, options(rank)),
         gradient_(static_cast<std::size_t>(elements), 1e-6f),
         values_(static_cast<std::size_t>(elements), 1.0f) {
     client_.open();
@@ -209,13 +162,17 @@ class Ours {
     client_.initialise([&](std::uint32_t) { return values_.data(); }, accumulators);
     hyper_.lr = 1e-6;
   }
-  std::int64_t bytes() const { return static_cast<std::int64_t>(gradient_.size()) * 4; }
   void push() {
     client_.begin_push(0);
     client_.add_gradient(0, gradient_.data());
     client_.end_push({&hyper_, 1});
+    ++pushed_;
   }
-  void settle() { client_.settle(); }
+  void settle() {
+    const StepReport report = client_.settle();
+    DOWNPOUR_CHECK(report.applied == pushed_, report.applied, " of ", pushed_, " pushes were applied");
+    pushed_ = 0;
+  }
   void pull() {
     client_.begin_pull();
     client_.finish_pull([&](const Slice&, std::int64_t begin, std::int64_t count, const void* source) {
@@ -228,310 +185,236 @@ class Ours {
       push();
     }
     settle();
-    return kDepth * static_cast<double>(bytes()) / (now_s() - begin) / 1e9;
+    return gb_per_s(kDepth * bytes(), now_s() - begin);
   }
   double pull_round() {
     const double begin = now_s();
     for (int i = 0; i < kDepth; ++i) {
       pull();
     }
-    return kDepth * static_cast<double>(bytes()) / (now_s() - begin) / 1e9;
+    return gb_per_s(kDepth * bytes(), now_s() - begin);
   }
-  Usage server_usage() { return child_.ask<Usage>('u'); }
-  std::uint16_t the_port() const { return port_; }
 
  private:
-  std::uint16_t port() {
-    DOWNPOUR_CHECK(::read(child_.socket(), &port_, sizeof(port_)) == sizeof(port_), "the server is gone");
-    return port_;
-  }
-  static ClientOptions options() {
+  static ClientOptions options(int rank) {
     ClientOptions options;
     options.job = kJob;
+    options.rank = rank;
     options.fragment_bytes = kPiece;
     return options;
   }
+  double bytes() const { return 4.0 * static_cast<double>(gradient_.size()); }
 
-  std::uint16_t port_ = 0;
-  Child child_;
   LoopbackConnector connector_;
   Client client_;
-  std::vector<float> gradient_, values_;
+  Floats gradient_, values_;
   Hyper hyper_;
+  std::uint64_t pushed_ = 0;
 };
 
-// ---- the limits -----------------------------------------------------------------------------------------------------
-
-// Memory of two processes; both look at the counters without sleeping, so nothing is faster on this machine.
-struct Shared {
-  alignas(64) std::atomic<std::int64_t> produced{0};  // pieces
-  alignas(64) std::atomic<std::int64_t> consumed{0};
+struct Folder {
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "downpour-bench-XXXXXX").string();
+    DOWNPOUR_CHECK(::mkdtemp(name.data()) != nullptr, "no folder for snapshots: ", name);
+    path = name;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  std::filesystem::path path;
 };
-constexpr int kSlots = 64;  // as many as the replay budget gives ours
 
-class Limit {
+// A server process and this process's worker.
+class Ours {
  public:
-  explicit Limit(RuleKind rule) : gradient_(kElements, 1e-6f), values_(kElements, 1.0f) {
-    void* memory = ::mmap(nullptr, sizeof(Shared) + 4096 + kSlots * kBytes, PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    DOWNPOUR_CHECK(memory != MAP_FAILED, "mmap failed");
-    shared_ = new (memory) Shared;
-    slots_ = static_cast<std::byte*>(memory) + 4096;
-    child_ = std::make_unique<Child>([this, rule](int socket) { consume(socket, rule); });
-  }
-  // [pushes] copy into the slots here, rule there.
-  double push_round() {
-    child_->command('p');
-    child_->answer();
-    const double begin = now_s();
-    const std::int64_t first = shared_->produced.load();
-    for (std::int64_t i = 0; i < kDepth * pieces(); ++i) {
-      std::memcpy(piece(first + i), reinterpret_cast<const std::byte*>(gradient_.data()) + i % pieces() * kPiece, kPiece);
-      shared_->produced.store(first + i + 1, std::memory_order_release);
-    }
-    while (shared_->consumed.load(std::memory_order_acquire) < first + kDepth * pieces()) {
-    }
-    return kDepth * static_cast<double>(kBytes) / (now_s() - begin) / 1e9;
-  }
-  // [pulls] copy into the slots there, out of them here; one 4 MB slot, as ours has.
-  double pull_round() {
-    const std::int64_t first = shared_->consumed.load();
-    child_->command('l');
-    child_->answer();
-    const double begin = now_s();
-    for (std::int64_t i = 0; i < kDepth * pieces(); ++i) {
-      if (i % pieces() == 0) {
-        shared_->produced.store(first + i, std::memory_order_release);  // asks for the next 4 MB
-      }
-      while (shared_->consumed.load(std::memory_order_acquire) <= first + i) {
-      }
-      std::memcpy(reinterpret_cast<std::byte*>(values_.data()) + i % pieces() * kPiece, slots_ + i % pieces() * kPiece, kPiece);
-    }
-    shared_->produced.store(first + kDepth * pieces(), std::memory_order_release);
-    return kDepth * static_cast<double>(kBytes) / (now_s() - begin) / 1e9;
-  }
+  Ours(std::int64_t elements, RuleKind rule, SharedMemory shared_memory, Snapshots snapshots = Snapshots::kUsual)
+      : server_([&](int socket) {
+          serve(socket, agreement_of(elements, rule), shared_memory, snapshot_options(folder_.path, snapshots));
+        }),
+        port_(server_.answer<std::uint16_t>()),
+        worker_(elements, rule, shared_memory, port_, 0) {}
+  Worker* operator->() { return &worker_; }
+  std::uint16_t port() const { return port_; }
+  Usage server_usage() { return server_.ask<Usage>('u'); }
 
  private:
-  static constexpr std::int64_t pieces() { return kBytes / kPiece; }
-  std::byte* piece(std::int64_t i) { return slots_ + i % (kSlots * pieces()) * kPiece; }
-
-  void consume(int socket, RuleKind rule) {
-    std::vector<float> values(kElements, 1.0f), state(kElements, 0.1f);
-    Hyper hyper;
-    hyper.lr = 1e-6;
-    for (char c = 0; ::read(socket, &c, 1) == 1;) {
-      const std::int64_t first = shared_->consumed.load();
-      [[maybe_unused]] auto written = ::write(socket, &c, 1);
-      for (std::int64_t i = 0; i < kDepth * pieces(); ++i) {
-        if (c == 'p') {
-          while (shared_->produced.load(std::memory_order_acquire) <= first + i) {
-          }
-          const std::int64_t at = i % pieces() * (kPiece / 4);
-          apply_rule(rule, hyper, Dtype::kFloat32, kPiece / 4, 1, values.data() + at, piece(first + i),
-                     {state.data() + at, nullptr, nullptr});
-        } else {
-          while (i % pieces() == 0 && shared_->produced.load(std::memory_order_acquire) < first + i) {
-          }
-          std::memcpy(slots_ + i % pieces() * kPiece, reinterpret_cast<std::byte*>(values.data()) + i % pieces() * kPiece, kPiece);
-        }
-        shared_->consumed.store(first + i + 1, std::memory_order_release);
-      }
-    }
-  }
-
-  Shared* shared_ = nullptr;
-  std::byte* slots_ = nullptr;
-  std::vector<float> gradient_, values_;
-  std::unique_ptr<Child> child_;
-};
-
-// A raw loopback socket: blocking reads and writes of whole pieces, the rule on arrival, one byte back per 4 MB.
-class SocketLimit {
- public:
-  explicit SocketLimit(RuleKind rule) : gradient_(kElements, 1e-6f), values_(kElements, 1.0f) {
-    Fd listening = transport::bind_socket({"127.0.0.1", 0}, transport::Exposure::kLoopbackOnly);
-    ::listen(listening.get(), 1);
-    const std::uint16_t port = transport::local_address(listening.get()).port;
-    child_ = std::make_unique<Child>([&](int) { consume(listening.get(), rule); });
-    socket_ = Fd(::socket(AF_INET, SOCK_STREAM, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    DOWNPOUR_CHECK(::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0, "connect failed");
-  }
-  double push_round() {
-    const double begin = now_s();
-    for (int i = 0; i < kDepth; ++i) {
-      send_all(socket_.get(), "p", 1);
-      send_all(socket_.get(), gradient_.data(), kBytes);
-    }
-    char answers[kDepth];
-    receive_all(socket_.get(), answers, kDepth);
-    return kDepth * static_cast<double>(kBytes) / (now_s() - begin) / 1e9;
-  }
-  double pull_round() {
-    const double begin = now_s();
-    for (int i = 0; i < kDepth; ++i) {
-      send_all(socket_.get(), "l", 1);
-      receive_all(socket_.get(), values_.data(), kBytes);
-    }
-    return kDepth * static_cast<double>(kBytes) / (now_s() - begin) / 1e9;
-  }
-
- private:
-  static void send_all(int fd, const void* data, std::int64_t count) {
-    for (std::int64_t done = 0; done < count;) {
-      const ssize_t n = ::send(fd, static_cast<const char*>(data) + done, static_cast<std::size_t>(count - done), MSG_NOSIGNAL);
-      DOWNPOUR_CHECK(n > 0, "send failed");
-      done += n;
-    }
-  }
-  static bool receive_all(int fd, void* data, std::int64_t count) {
-    for (std::int64_t done = 0; done < count;) {
-      const ssize_t n = ::recv(fd, static_cast<char*>(data) + done, static_cast<std::size_t>(count - done), 0);
-      if (n <= 0) {
-        return false;
-      }
-      done += n;
-    }
-    return true;
-  }
-  static void consume(int listening, RuleKind rule) {
-    const int fd = ::accept(listening, nullptr, nullptr);
-    std::vector<float> staging(kElements), values(kElements, 1.0f), state(kElements, 0.1f);
-    Hyper hyper;
-    hyper.lr = 1e-6;
-    for (char c = 0; receive_all(fd, &c, 1);) {
-      if (c == 'l') {
-        send_all(fd, values.data(), kBytes);
-        continue;
-      }
-      for (std::int64_t at = 0; at < kElements; at += kPiece / 4) {
-        receive_all(fd, staging.data() + at, kPiece);
-        apply_rule(rule, hyper, Dtype::kFloat32, kPiece / 4, 1, values.data() + at, staging.data() + at,
-                   {state.data() + at, nullptr, nullptr});
-      }
-      send_all(fd, "k", 1);
-    }
-  }
-
-  std::vector<float> gradient_, values_;
-  std::unique_ptr<Child> child_;
-  Fd socket_;
+  Folder folder_;
+  Child server_;
+  std::uint16_t port_;
+  Worker worker_;
 };
 
 // ---- the figures ----------------------------------------------------------------------------------------------------
 
-template <typename A, typename B>
-void in_turn(const std::string& name, const A& ours, const char* peer, const B& theirs) {
-  for (int i = 0; i < 16; ++i) {  // touches every slot
-    ours();
-    theirs();
-  }
-  Rates a, b;
-  for (int i = 0; i < kRounds; ++i) {
-    a.values.push_back(ours());
-    b.values.push_back(theirs());
-  }
-  print_rates(name, a, peer, b);
-}
+using Measure = std::function<double()>;
 
-void push_figures(const char* rule_name, RuleKind rule) {
-  Ours ours(kElements, rule, SharedMemory::kRequire);
-  Limit limit(rule);
-  in_turn(concat("ps.push_4mb.", rule_name, ".shm"), [&] { return ours.push_round(); }, "copy + rule, two processes",
-          [&] { return limit.push_round(); });
-}
-
-// A second worker pushes as fast as it can while the first one pulls.
-void pull_figure() {
-  Ours ours(kElements, RuleKind::kSgd, SharedMemory::kRequire);
-  Limit limit(RuleKind::kSgd);
-  in_turn("ps.pull_4mb.alone.shm", [&] { return ours.pull_round(); }, "copy, two processes", [&] { return limit.pull_round(); });
-  const std::uint16_t port = ours.the_port();
-  Child pusher([&](int socket) {
-    LoopbackConnector connector(port, SharedMemory::kRequire);
-    ClientOptions options;
-    options.job = kJob;
-    options.rank = 1;
-    Client client(agreement_of(kElements, RuleKind::kSgd).schema, 1, connector, options);
-    client.open();
-    std::vector<float> gradient(kElements, 1e-6f);
-    Hyper hyper;
-    hyper.lr = 1e-6;
-    for (char c = 0; ::read(socket, &c, 1) == 1;) {
-      for (bool go = true; go;) {
-        client.begin_push(0);
-        client.add_gradient(0, gradient.data());
-        client.end_push({&hyper, 1});
-        client.settle();
-        go = ::recv(socket, &c, 1, MSG_DONTWAIT) != 1;
+// Every arm once, then again: A B C A B C.
+std::vector<Rounds> in_turn(const std::vector<Measure>& arms) {
+  std::vector<Rounds> rounds(arms.size());
+  for (int i = -kWarm; i < kRounds; ++i) {
+    for (std::size_t arm = 0; arm < arms.size(); ++arm) {
+      const double value = arms[arm]();
+      if (i >= 0) {
+        rounds[arm].add(value);
       }
     }
+  }
+  return rounds;
+}
+
+Line line(const std::string& name, const std::vector<Rounds>& rounds, const char* peer) {
+  Line line(name, rounds[0], Better::kMore, "GB/s");
+  line.beside(peer, rounds[1]);
+  return line;
+}
+
+// The peer needs as many slots as are under way. Ours needs as many as the replay budget (256 MB) allows, which no cache holds:
+// ratio_same_memory is over a peer that goes round as much memory, and tells what the replay costs apart from the rest.
+void push_figure(const char* rule_name, RuleKind rule) {
+  const std::string name = concat("ps.push_4mb.", rule_name, ".shm");
+  if (!is_wanted(name)) {
+    return;
+  }
+  Ours ours(kElements, rule, SharedMemory::kRequire);
+  PushLimit limit(rule, kDepth), wide_limit(rule, 64);
+  const auto rounds =
+      in_turn({[&] { return ours->push_round(); }, [&] { return limit.round(); }, [&] { return wide_limit.round(); }});
+  line(name, rounds, "copy + rule, two processes, 8 slots")
+      .ratio_at_least(0.85)
+      .add("peer_64_slots_value", rounds[2].median())
+      .add("ratio_same_memory", rounds[0].over(rounds[2]).median())
+      .print();
+}
+
+void pull_figure() {
+  Ours ours(kElements, RuleKind::kSgd, SharedMemory::kRequire);
+  PullLimit limit;
+  if (is_wanted("ps.pull_4mb.alone.shm")) {
+    const auto rounds = in_turn({[&] { return ours->pull_round(); }, [&] { return limit.round(); }});
+    line("ps.pull_4mb.alone.shm", rounds, "copy, two processes").print();
+  }
+  if (!is_wanted("ps.pull_4mb.shm")) {
+    return;
+  }
+  // A second worker pushes as fast as it can, each push acknowledged before the next; beside the peer, the peer's.
+  Competitor our_pusher([&]() -> std::function<void()> {
+    auto worker = std::make_shared<Worker>(kElements, RuleKind::kSgd, SharedMemory::kRequire, ours.port(), 1);
+    return [worker] {
+      worker->push();
+      worker->settle();
+    };
   });
-  // The peer has the same competitor: the pusher works against our server during both.
-  pusher.command('g');
-  in_turn("ps.pull_4mb.shm", [&] { return ours.pull_round(); }, "copy, two processes, same competitor",
-          [&] { return limit.pull_round(); });
-  pusher.command('s');
+  Competitor their_pusher([&] { return limit.pusher(); });
+  Rounds pushes[2];
+  const auto against = [&](Competitor& pusher, Rounds& rates, const Measure& measure) {
+    pusher.start();
+    const double value = measure();
+    rates.add(gb_per_s(kBytes, 1 / pusher.stop()));
+    return value;
+  };
+  const auto rounds = in_turn({[&] { return against(our_pusher, pushes[0], [&] { return ours->pull_round(); }); },
+                               [&] { return against(their_pusher, pushes[1], [&] { return limit.round(); }); }});
+  line("ps.pull_4mb.shm", rounds, "copy, two processes, a third one pushes")
+      .ratio_at_least(0.85)
+      .add("pusher_value", pushes[0].median())
+      .add("peer_pusher_value", pushes[1].median())
+      .print();
 }
 
 void tcp_figures() {
   Ours ours(kElements, RuleKind::kSgd, SharedMemory::kNever);
   SocketLimit limit(RuleKind::kSgd);
-  in_turn("ps.push_4mb.sgd.tcp", [&] { return ours.push_round(); }, "raw loopback socket + rule", [&] { return limit.push_round(); });
-  in_turn("ps.pull_4mb.tcp", [&] { return ours.pull_round(); }, "raw loopback socket", [&] { return limit.pull_round(); });
+  if (is_wanted("ps.push_4mb.sgd.tcp")) {
+    const auto rounds = in_turn({[&] { return ours->push_round(); }, [&] { return limit.push_round(); }});
+    line("ps.push_4mb.sgd.tcp", rounds, "raw loopback socket + rule").ratio_at_least(0.8).print();
+  }
+  if (is_wanted("ps.pull_4mb.tcp")) {
+    const auto rounds = in_turn({[&] { return ours->pull_round(); }, [&] { return limit.pull_round(); }});
+    line("ps.pull_4mb.tcp", rounds, "raw loopback socket").ratio_at_least(0.8).print();
+  }
 }
 
-void steady_state_figures() {
-  Ours ours(kElements, RuleKind::kSgd, SharedMemory::kRequire);
-  const auto step = [&] {
-    ours.push();
-    ours.pull();
+struct StepCosts {
+  Rounds cpu_s_per_gb, allocations, faults;
+};
+
+// A step: one push, one pull that contains it. Both processes count.
+StepCosts step_costs(Snapshots snapshots) {
+  constexpr int kBatches = 11, kSteps = 100;
+  Ours ours(kElements, RuleKind::kSgd, SharedMemory::kRequire, snapshots);
+  const auto steps = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      ours->push();
+      ours->pull();
+    }
+    ours->settle();
   };
-  for (int i = 0; i < 200; ++i) {
-    step();
-  }
+  steps(2 * kSteps);
   ours.server_usage();
-  const Usage w0 = usage(), s0 = ours.server_usage();
-  constexpr int kSteps = 500;
-  for (int i = 0; i < kSteps; ++i) {
-    step();
+  StepCosts costs;
+  for (int i = 0; i < kBatches; ++i) {
+    const Usage w0 = usage(), s0 = ours.server_usage();
+    steps(kSteps);
+    const Usage w1 = usage(), s1 = ours.server_usage();
+    costs.cpu_s_per_gb.add((w1.cpu_s - w0.cpu_s + s1.cpu_s - s0.cpu_s) / (kSteps * 2.0 * kBytes / 1e9));
+    costs.allocations.add(static_cast<double>(w1.allocations - w0.allocations + s1.allocations - s0.allocations) /
+                          kSteps);
+    costs.faults.add(static_cast<double>(w1.faults - w0.faults + s1.faults - s0.faults) / kSteps);
   }
-  const Usage w1 = usage(), s1 = ours.server_usage();
-  const double gb = kSteps * 2.0 * static_cast<double>(kBytes) / 1e9;
-  print("ps.push_pull.shm.cpu_s_per_gb", (w1.cpu_s - w0.cpu_s + s1.cpu_s - s0.cpu_s) / gb, "CPU s/GB", "goal", 0.35);
-  print("ps.steady_state.allocations", static_cast<double>(w1.allocations - w0.allocations + s1.allocations - s0.allocations) / kSteps,
-        "per step", "goal", 0);
-  print("ps.steady_state.page_faults", static_cast<double>(w1.faults - w0.faults + s1.faults - s0.faults) / kSteps, "per step",
-        "goal", 0);
+  return costs;
 }
 
-double push_latency_us(SharedMemory shared_memory) {
+void step_figures() {
+  if (is_wanted("ps.push_pull.shm.cpu_s_per_gb")) {
+    Line("ps.push_pull.shm.cpu_s_per_gb", step_costs(Snapshots::kUsual).cpu_s_per_gb, Better::kLess, "CPU s/GB")
+        .at_most(0.35)
+        .print();
+  }
+  if (is_any_wanted({"ps.steady_state.allocations", "ps.steady_state.page_faults"})) {
+    const StepCosts costs = step_costs(Snapshots::kFirstOnly);
+    Line::mean("ps.steady_state.allocations", costs.allocations, Better::kLess, "per step").at_most(0).print();
+    Line::mean("ps.steady_state.page_faults", costs.faults, Better::kLess, "per step").at_most(0).print();
+  }
+}
+
+// Blocking: from the call to the acknowledgement.
+Rounds push_times_us(SharedMemory shared_memory) {
   Ours ours(1, RuleKind::kSgd, shared_memory);
-  std::vector<double> times;
-  for (int i = 0; i < 6000; ++i) {
+  Rounds times;
+  for (int i = 0; i < 11000; ++i) {
     const double begin = now_s();
-    ours.push();
-    ours.settle();
+    ours->push();
+    ours->settle();
     if (i >= 1000) {
-      times.push_back((now_s() - begin) * 1e6);
+      times.add((now_s() - begin) * 1e6);
     }
   }
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+  return times;
+}
+
+void latency_figures() {
+  if (is_wanted("ps.push_4b.shm.p50")) {
+    Line("ps.push_4b.shm.p50", push_times_us(SharedMemory::kRequire), Better::kLess, "us").at_most(40).print();
+  }
+  if (is_wanted("ps.push_4b.tcp.p50")) {
+    Line("ps.push_4b.tcp.p50", push_times_us(SharedMemory::kNever), Better::kLess, "us").print();
+  }
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  take_filter(argc, argv);
   keep_freed_memory();  // the same malloc settings on both sides
-  push_figures("sgd", RuleKind::kSgd);
-  push_figures("adagrad", RuleKind::kAdagrad);
-  pull_figure();
-  tcp_figures();
-  steady_state_figures();
-  print("ps.push_4b.shm.p50", push_latency_us(SharedMemory::kRequire), "us", "goal", 40);
-  print("ps.push_4b.tcp.p50", push_latency_us(SharedMemory::kNever), "us", "", 0);
+  push_figure("sgd", RuleKind::kSgd);
+  push_figure("adagrad", RuleKind::kAdagrad);
+  if (is_any_wanted({"ps.pull_4mb.alone.shm", "ps.pull_4mb.shm"})) {
+    pull_figure();
+  }
+  if (is_any_wanted({"ps.push_4mb.sgd.tcp", "ps.pull_4mb.tcp"})) {
+    tcp_figures();
+  }
+  step_figures();
+  latency_figures();
 }

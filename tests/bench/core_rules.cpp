@@ -1,41 +1,32 @@
-// How fast a shard's kernels take in gradients, on one core: best of several rounds, one JSON object a line.
+// How fast a shard's kernels take in gradients, on one core, beside memcpy of the same bytes.
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "csrc/ps/update_rule.h"
+#include "tests/bench/bench.h"
 
 namespace {
 
 using namespace downpour;
 using namespace downpour::ps;
 
+using namespace downpour::bench;
+
 constexpr int kRounds = 15;
+constexpr std::int64_t kBytesPerRound = std::int64_t{64} << 20;
 
-// Best rate in GB/s of a call that takes in `bytes`; each round repeats it for about 256 MiB.
-double best_rate(std::int64_t bytes, const std::function<void()>& call) {
-  const auto repeats = std::max<std::int64_t>(1, (std::int64_t{256} << 20) / bytes);
-  double best = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    const auto begin = std::chrono::steady_clock::now();
-    for (std::int64_t i = 0; i < repeats; ++i) {
-      call();
-    }
-    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-    best = std::max(best, static_cast<double>(bytes * repeats) / taken.count() / 1e9);
+// GB/s of a call that takes in `bytes`.
+double rate(std::int64_t bytes, const std::function<void()>& call) {
+  const auto repeats = std::max<std::int64_t>(1, kBytesPerRound / bytes);
+  const double begin = now_s();
+  for (std::int64_t i = 0; i < repeats; ++i) {
+    call();
   }
-  return best;
-}
-
-void print(const char* name, const char* place, double value, double memcpy_rate) {
-  std::printf(
-      "{\"name\":\"rules.%s%s_gbps\",\"value\":%.2f,\"unit\":\"GB/s\",\"peer\":\"memcpy\",\"peer_value\":%.2f,"
-      "\"ratio\":%.3f}\n",
-      name, place, value, memcpy_rate, value / memcpy_rate);
+  return static_cast<double>(bytes * repeats) / (now_s() - begin) / 1e9;
 }
 
 // Buffers of one shard: gradient, values and the state buffers, all touched, 64-byte aligned.
@@ -56,60 +47,67 @@ struct Buffers {
   std::int64_t bytes() const { return count * static_cast<std::int64_t>(sizeof(T)); }
 };
 
+// One kernel and a memcpy of as many bytes, in turn.
 template <typename T>
-void measure_rule(const char* name, const char* place, RuleKind rule, Hyper hyper, Dtype dtype, Buffers<T>& buffers,
-                  double memcpy_rate) {
-  hyper.lr = 1e-9;
-  print(name, place,
-        best_rate(buffers.bytes(),
-                  [&] {
-                    apply_rule(rule, hyper, dtype, buffers.count, 10, buffers.at[1], buffers.at[0],
-                               {buffers.at[2], buffers.at[3], buffers.at[4]});
-                  }),
-        memcpy_rate);
+void measure(const std::string& kernel, const char* place, Buffers<T>& buffers, const std::function<void()>& call) {
+  const std::string name = concat("rules.", kernel, place, "_gbps");
+  if (!is_wanted(name)) {
+    return;
+  }
+  const auto copy = [&] {
+    std::memcpy(buffers.at[4], buffers.at[0], static_cast<std::size_t>(buffers.bytes()));
+    asm volatile("" : : "r"(buffers.at[4]) : "memory");
+  };
+  Rounds ours, theirs;
+  for (int round = -1; round < kRounds; ++round) {
+    const double one = rate(buffers.bytes(), call), other = rate(buffers.bytes(), copy);
+    if (round >= 0) {
+      ours.add(one);
+      theirs.add(other);
+    }
+  }
+  Line(name, ours, Better::kMore, "GB/s").beside("memcpy", theirs).print();
 }
 
-double measure_memcpy(void* to, const void* from, std::int64_t bytes) {
-  return best_rate(bytes, [&] {
-    std::memcpy(to, from, static_cast<std::size_t>(bytes));
-    asm volatile("" : : "r"(to) : "memory");
+template <typename T>
+void measure_rule(const char* kernel, const char* place, RuleKind rule, Hyper hyper, Dtype dtype, Buffers<T>& buffers) {
+  hyper.lr = 1e-9;
+  measure(kernel, place, buffers, [&, hyper] {
+    apply_rule(rule, hyper, dtype, buffers.count, 10, buffers.at[1], buffers.at[0],
+               {buffers.at[2], buffers.at[3], buffers.at[4]});
   });
 }
 
 template <typename T>
-void measure_checks(const char* check_name, const char* copy_name, const char* place, Dtype dtype, Buffers<T>& buffers,
-                    double memcpy_rate) {
+void measure_checks(const char* type, const char* place, Dtype dtype, Buffers<T>& buffers) {
   double sum = 0;
-  print(check_name, place,
-        best_rate(buffers.bytes(), [&] { sum += check_gradient(dtype, buffers.count, buffers.at[0]).squared_norm; }),
-        memcpy_rate);
-  print(copy_name, place,
-        best_rate(buffers.bytes(),
-                  [&] { sum += copy_and_check(dtype, buffers.count, buffers.at[0], buffers.at[1]).squared_norm; }),
-        memcpy_rate);
+  measure(concat("check_", type), place, buffers,
+          [&] { sum += check_gradient(dtype, buffers.count, buffers.at[0]).squared_norm; });
+  measure(concat("copy_and_check_", type), place, buffers,
+          [&] { sum += copy_and_check(dtype, buffers.count, buffers.at[0], buffers.at[1]).squared_norm; });
   asm volatile("" : : "r"(&sum) : "memory");
 }
 
-void measure(const char* place, std::int64_t bytes) {
+void measure_all(const char* place, std::int64_t bytes) {
   Buffers<float> single(bytes / 4);
   Buffers<double> twice(bytes / 8);
-  const double memcpy_rate = measure_memcpy(single.at[1], single.at[0], bytes);
   const Hyper plain, momentum{.momentum = 0.9}, amsgrad{.amsgrad = 1};
-  measure_rule("sgd_f32", place, RuleKind::kSgd, plain, Dtype::kFloat32, single, memcpy_rate);
-  measure_rule("sgd_momentum_f32", place, RuleKind::kSgd, momentum, Dtype::kFloat32, single, memcpy_rate);
-  measure_rule("adagrad_f32", place, RuleKind::kAdagrad, plain, Dtype::kFloat32, single, memcpy_rate);
-  measure_rule("adam_f32", place, RuleKind::kAdam, plain, Dtype::kFloat32, single, memcpy_rate);
-  measure_rule("adam_amsgrad_f32", place, RuleKind::kAdam, amsgrad, Dtype::kFloat32, single, memcpy_rate);
-  measure_rule("adamw_f32", place, RuleKind::kAdamW, plain, Dtype::kFloat32, single, memcpy_rate);
-  measure_rule("sgd_f64", place, RuleKind::kSgd, plain, Dtype::kFloat64, twice, memcpy_rate);
-  measure_rule("adam_f64", place, RuleKind::kAdam, plain, Dtype::kFloat64, twice, memcpy_rate);
-  measure_checks("check_f32", "copy_and_check_f32", place, Dtype::kFloat32, single, memcpy_rate);
-  measure_checks("check_f64", "copy_and_check_f64", place, Dtype::kFloat64, twice, memcpy_rate);
+  measure_rule("sgd_f32", place, RuleKind::kSgd, plain, Dtype::kFloat32, single);
+  measure_rule("sgd_momentum_f32", place, RuleKind::kSgd, momentum, Dtype::kFloat32, single);
+  measure_rule("adagrad_f32", place, RuleKind::kAdagrad, plain, Dtype::kFloat32, single);
+  measure_rule("adam_f32", place, RuleKind::kAdam, plain, Dtype::kFloat32, single);
+  measure_rule("adam_amsgrad_f32", place, RuleKind::kAdam, amsgrad, Dtype::kFloat32, single);
+  measure_rule("adamw_f32", place, RuleKind::kAdamW, plain, Dtype::kFloat32, single);
+  measure_rule("sgd_f64", place, RuleKind::kSgd, plain, Dtype::kFloat64, twice);
+  measure_rule("adam_f64", place, RuleKind::kAdam, plain, Dtype::kFloat64, twice);
+  measure_checks("f32", place, Dtype::kFloat32, single);
+  measure_checks("f64", place, Dtype::kFloat64, twice);
 }
 
 }  // namespace
 
-int main() {
-  measure("", std::int64_t{128} << 10);       // all buffers of a rule stay in the second-level cache
-  measure("_64mib", std::int64_t{64} << 20);  // none does
+int main(int argc, char** argv) {
+  take_filter(argc, argv);
+  measure_all("", std::int64_t{128} << 10);       // all buffers of a rule stay in the second-level cache
+  measure_all("_64mib", std::int64_t{64} << 20);  // none does
 }

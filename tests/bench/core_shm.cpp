@@ -22,11 +22,13 @@
 #include <vector>
 
 #include "csrc/transport/shm.h"
+#include "tests/bench/bench.h"
 
 namespace {
 
 using namespace downpour;
 using namespace downpour::transport;
+using bench::Better, bench::Line, bench::Rounds;
 
 constexpr std::size_t kPushFloats = 1 << 20;
 constexpr std::size_t kPushBytes = 4 * kPushFloats;
@@ -36,6 +38,8 @@ constexpr int kPushes = 32;
 constexpr int kRounds = 15;
 constexpr std::uint16_t kPing = 100;
 constexpr std::uint16_t kGradient = 101;
+constexpr const char* kInPlace = "shm.push_4mb_in_place_add";
+constexpr const char* kCopied = "shm.push_4mb_copied_add";
 
 double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -77,21 +81,6 @@ class Child {
  private:
   pid_t pid_;
 };
-
-struct Samples {
-  std::vector<double> values;
-  void add(double value) { values.push_back(value); }
-  double at(double quantile) {
-    std::ranges::sort(values);
-    return values[static_cast<std::size_t>(quantile * static_cast<double>(values.size() - 1))];
-  }
-};
-
-void print(const char* name, double value, const char* unit, const char* peer, double peer_value) {
-  std::printf("{\"name\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"peer\":\"%s\",\"peer_value\":%.4g,\"ratio\":%.3f}\n",
-              name, value, unit, peer, peer_value, value / peer_value);
-  std::fflush(stdout);
-}
 
 // The simplest rule of a server; the compiler vectorises it.
 void add(float* __restrict parameters, const float* __restrict gradient) {
@@ -252,7 +241,7 @@ struct Ours {
 // ---- measuring ---------------------------------------------------------------------------------
 
 template <typename Act>
-void time_each(Samples& samples, int count, Act act) {
+void time_each(Rounds& samples, int count, Act act) {
   for (int i = 0; i < count; ++i) {
     const double start = now_us();
     act();
@@ -261,12 +250,18 @@ void time_each(Samples& samples, int count, Act act) {
 }
 
 struct PingPong {
-  Samples bare_us, ours_us;
-  void print(const char* name) {
-    for (const auto& [suffix, quantile] : {std::pair{"p50", 0.5}, {"p99", 0.99}}) {
-      ::print(concat("shm.pingpong_64b_", name, suffix).c_str(), ours_us.at(quantile), "us", "eventfd",
-              bare_us.at(quantile));
-    }
+  Rounds bare_us, ours_us;
+  void print(const char* name) const {
+    Line(concat("shm.pingpong_64b_", name, "p50"), ours_us, Better::kLess, "us")
+        .beside("eventfd", bare_us)
+        .add("p99", at(ours_us, 0.99))
+        .add("peer_p99", at(bare_us, 0.99))
+        .print();
+  }
+  static double at(const Rounds& rounds, double quantile) {
+    auto values = rounds.values;
+    std::ranges::sort(values);
+    return values[static_cast<std::size_t>(quantile * static_cast<double>(values.size() - 1))];
   }
 };
 
@@ -292,8 +287,12 @@ void ping_pong(Ours& asleep, Ours& awake) {
   both_spin.print("both_spin_");
 }
 
-double gb_per_s(const Samples& us, double quantile) {
-  return kPushes * static_cast<double>(kPushBytes) / 1e3 / Samples(us).at(quantile);
+// GB/s of all pushes together.
+template <typename Act>
+void add_rate(Rounds& rates, Act act) {
+  const double start = now_us();
+  act();
+  rates.add(kPushes * static_cast<double>(kPushBytes) / 1e3 / (now_us() - start));
 }
 
 void pushes(Ours& ours) {
@@ -304,31 +303,35 @@ void pushes(Ours& ours) {
   float* slots = zeroes(kSlots * kPushFloats);
   float* parameters = zeroes(kPushFloats);
   const Bytes gradient = std::as_bytes(std::span(mine, kPushFloats));
-  Samples add_us, in_place_us, bare_us, copied_us;
+  Rounds add_rates, in_place_rates, bare_rates, copied_rates;
   const auto add_alone = [&] {
     for (int i = 0; i < kPushes; ++i) {
       add(parameters, slots + static_cast<std::size_t>(i % kSlots) * kPushFloats);
     }
   };
   ours.push(gradient, 2 * kSlots);  // first touches
-  for (int round = 0; round < 4 * kRounds; ++round) {
-    time_each(add_us, 1, add_alone);
-    time_each(in_place_us, 1, [&] { ours.push({}, kPushes); });
-    time_each(bare_us, 1, [&] { bare.push(mine, kPushes); });
-    time_each(copied_us, 1, [&] { ours.push(gradient, kPushes); });
+  for (int round = 0; round < 2 * kRounds; ++round) {
+    add_rate(add_rates, add_alone);
+    add_rate(in_place_rates, [&] { ours.push({}, kPushes); });
+    add_rate(bare_rates, [&] { bare.push(mine, kPushes); });
+    add_rate(copied_rates, [&] { ours.push(gradient, kPushes); });
   }
-  print("shm.push_4mb_in_place_add", gb_per_s(in_place_us, 0.5), "GB/s", "add alone", gb_per_s(add_us, 0.5));
-  print("shm.push_4mb_in_place_add_best", gb_per_s(in_place_us, 0), "GB/s", "add alone", gb_per_s(add_us, 0));
-  print("shm.push_4mb_copied_add", gb_per_s(copied_us, 0.5), "GB/s", "copy, flag, spin, add", gb_per_s(bare_us, 0.5));
-  print("shm.push_4mb_copied_add_best", gb_per_s(copied_us, 0), "GB/s", "copy, flag, spin, add", gb_per_s(bare_us, 0));
+  Line(kInPlace, in_place_rates, Better::kMore, "GB/s").beside("add alone", add_rates).print();
+  Line(kCopied, copied_rates, Better::kMore, "GB/s").beside("copy, flag, spin, add", bare_rates).print();
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  bench::take_filter(argc, argv);
   run_on(0);
   Ours asleep(Duration::zero());
   Ours awake(std::chrono::microseconds(50));
-  ping_pong(asleep, awake);
-  pushes(asleep);
+  if (bench::is_any_wanted({"shm.pingpong_64b_p50", "shm.pingpong_64b_two_processors_p50",
+                            "shm.pingpong_64b_one_spins_p50", "shm.pingpong_64b_both_spin_p50"})) {
+    ping_pong(asleep, awake);
+  }
+  if (bench::is_any_wanted({kInPlace, kCopied})) {
+    pushes(asleep);
+  }
 }

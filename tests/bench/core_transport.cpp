@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "csrc/transport/tcp.h"
+#include "tests/bench/bench.h"
 
 namespace {
 
@@ -34,6 +35,11 @@ constexpr int kPingPongs = 2000;
 constexpr int kRounds = 21;
 constexpr std::uint16_t kPing = 100;
 constexpr std::uint16_t kBulk = 101;
+constexpr const char* kStreamTcp = "transport.stream_4mb.tcp";
+constexpr const char* kStreamShm = "transport.stream_4mb.shm";
+constexpr const char* kPingTcp = "transport.pingpong_64b.tcp.p50";
+constexpr const char* kPingShm = "transport.pingpong_64b.shm.p50";
+constexpr const char* kPeer = "bare TCP socket on loopback";
 
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -228,30 +234,6 @@ class Ours final : public Way, Receiver {
   int slot_ = 0;
 };
 
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
-  return values[values.size() / 2];
-}
-
-void print(const char* name, const char* unit, const std::vector<double>& ours, const std::vector<double>& bare) {
-  std::vector<double> ratios;
-  for (std::size_t i = 0; i < ours.size(); ++i) {
-    ratios.push_back(ours[i] / bare[i]);
-  }
-  const bool more_is_better = unit[0] == 'G';
-  const auto best = [&](const std::vector<double>& values) {
-    return more_is_better ? std::ranges::max(values) : std::ranges::min(values);
-  };
-  std::printf(
-      "{\"name\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"peer\":\"bare TCP socket on "
-      "loopback\",\"peer_value\":%.4g,\"ratio\":%.3f}\n",
-      name, median(ours), unit, median(bare), median(ratios));
-  std::fprintf(
-      stderr,
-      "%s: median %.4g %s, best %.4g; bare socket median %.4g, best %.4g; ratio of medians %.3f, of best %.3f\n", name,
-      median(ours), unit, best(ours), median(bare), best(bare), median(ours) / median(bare), best(ours) / best(bare));
-}
-
 double stream_rate(Way& way, Bytes message) {
   const double start = now_seconds();
   way.stream(message, kMessages);
@@ -260,24 +242,28 @@ double stream_rate(Way& way, Bytes message) {
 
 double round_trip_us(Way& way) {
   const std::byte ping[64] = {};
-  std::vector<double> times;
+  bench::Rounds times;
   for (int i = 0; i < kPingPongs; ++i) {
     const double start = now_seconds();
     way.round_trip(ping);
-    times.push_back(1e6 * (now_seconds() - start));
+    times.add(1e6 * (now_seconds() - start));
   }
-  return median(times);
+  return times.median();
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  bench::take_filter(argc, argv);
+  if (!bench::is_any_wanted({kStreamTcp, kStreamShm, kPingTcp, kPingShm})) {
+    return 0;
+  }
   BareSocket bare;
   Ours tcp(SharedMemory::kNever);
   Ours shm(SharedMemory::kRequire);
   const std::vector<std::byte> message(kMessageBytes, std::byte{0x5a});
-  std::vector<double> rates[3];
-  std::vector<double> times[3];
+  bench::Rounds rates[3];
+  bench::Rounds times[3];
   for (int round = -1; round < kRounds; ++round) {  // the first one warms up
     for (int which = 0; which < 3; ++which) {
       Way* const ways[] = {&bare, &tcp, &shm};
@@ -287,13 +273,14 @@ int main() {
       }
       const double time = round_trip_us(*ways[which]);
       if (round >= 0) {
-        rates[which].push_back(rate);
-        times[which].push_back(time);
+        rates[which].add(rate);
+        times[which].add(time);
       }
     }
   }
-  print("transport tcp: 4 MB messages one way", "GB/s", rates[1], rates[0]);
-  print("transport shm: 4 MB messages one way, copied once", "GB/s", rates[2], rates[0]);
-  print("transport tcp: 64-byte ping-pong, p50", "us", times[1], times[0]);
-  print("transport shm: 64-byte ping-pong, p50", "us", times[2], times[0]);
+  using enum bench::Better;
+  bench::Line(kStreamTcp, rates[1], kMore, "GB/s").beside(kPeer, rates[0]).print();
+  bench::Line(kStreamShm, rates[2], kMore, "GB/s").beside(kPeer, rates[0]).print();
+  bench::Line(kPingTcp, times[1], kLess, "us").beside(kPeer, times[0]).print();
+  bench::Line(kPingShm, times[2], kLess, "us").beside(kPeer, times[0]).print();
 }
