@@ -82,8 +82,17 @@ TEST(Summary, BytesThatAreNoTextDoNotBreakTheJson) {
 
 TEST(Summary, APlainSuccessSaysNothing) { EXPECT_EQ(to_text(Summary{}), ""); }
 
+TEST(Summary, WithoutServersItSaysNothingOfUpdates) {
+  Summary summary;
+  summary.totals.any_progress = true;
+  summary.totals.samples = 64;
+  EXPECT_THAT(to_text(summary), HasSubstr("samples    64\n"));
+  EXPECT_THAT(to_text(summary), ::testing::Not(HasSubstr("updates")));
+}
+
 TEST(Summary, ATrainingRunSaysWhatItDid) {
   Summary summary;
+  summary.servers = 1;
   summary.elapsed = std::chrono::seconds(10);
   summary.totals.any_progress = true;
   summary.totals.samples = 120000;
