@@ -1,5 +1,5 @@
-# Stands in for the TorchConfig.cmake of a LibTorch folder, STUB_TORCH. The one in the wheel wants a CUDA toolkit and every
-# file of the wheel, of which a build for CPUs unpacks a part; this one defines what that one defines, under the same names,
+# Stands in for the TorchConfig.cmake of a LibTorch folder, STUB_TORCH. The one in the wheel (cases torch_config_*) wants a CUDA
+# toolkit and every file of the wheel, of which a build for CPUs unpacks a part; this one defines what that one defines, under the same names,
 # and stops like it when somebody else has taken them.
 if(NOT TARGET torch)
   foreach(name c10 torch_cpu)
