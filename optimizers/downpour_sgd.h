@@ -31,7 +31,7 @@ struct StepStats {
 // Under `downpour run --servers S --workers N` every worker runs the same loop; step() sends the gradients to the servers
 // (which run the rule that the torch options name) and returns with values that contain this worker's own push and whatever
 // the others did meanwhile. Without the launcher it is a world of one: the rule runs on the parameters where they lie, equal
-// to torch::optim (SGD bit for bit, the others within 2 ulp per update).
+// to torch::optim (SGD bit for bit, the others' state too and their values within 4 ulp per update).
 //
 // By default gradients leave in step(): clipping, unscaling, accumulation and edits of .grad mean what they mean in a plain
 // loop. overlap(true): they leave from post-accumulate hooks while backward runs, later layers first; then use no_sync() for
@@ -57,7 +57,8 @@ class DownpourSGD : public torch::optim::Optimizer {
 
   torch::Tensor step(LossClosure closure = nullptr) override;
 
-  // Settles all pushes, waits until every live worker has finished, and pulls the final values: afterwards worker 0 may
+  // Settles all pushes, waits until the servers have them in snapshots (call_deadline at most, and not where none can be
+  // written) and every live worker has finished, and pulls the final values: afterwards worker 0 may
   // evaluate and save. step() after it is an error.
   void finish();
 

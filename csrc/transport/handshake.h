@@ -25,7 +25,7 @@ struct Hello {
   std::uint32_t incarnation = 0;
   std::uint64_t schema = 0;  // Schema::hash(); 0 where none is agreed yet
   std::uint8_t wants_shared_memory = 0;
-  std::vector<std::byte> auth;  // room for a key's proof; empty for now
+  std::vector<std::byte> auth;  // room for a key's proof; empty while jobs have no keys
   std::vector<std::byte> body;  // of the layer above
   bool operator==(const Hello&) const = default;
 };
