@@ -42,9 +42,13 @@ struct Fields<Hyper> {
   }
 };
 template <>
+struct Fields<GradientCheck> {
+  static auto of(auto& m) { return std::tie(m.finite, m.squared_norm); }
+};
+template <>
 struct Fields<PushHeader> {
   static auto of(auto& m) {
-    return std::tie(m.base, m.lease, m.groups, m.present, m.replayed, m.exempt_from_staleness);
+    return std::tie(m.base, m.lease, m.groups, m.present, m.replayed, m.exempt_from_staleness, m.check);
   }
 };
 template <>
@@ -124,6 +128,9 @@ void decode_into(Bytes body, PushFragment& into) {
     for (const Hyper& hyper : into.header.groups) {
       check_finite(hyper);
     }
+    const GradientCheck& check = into.header.check;
+    DOWNPOUR_CHECK_AS(ProtocolError, !check.finite || check.squared_norm >= 0, "push: a squared norm of ",
+                      check.squared_norm);
   }
   in.finish();
 }

@@ -13,7 +13,6 @@ void PushAssembly::begin(std::uint64_t sequence, std::uint32_t slot) {
   open_ = true;
   sequence_ = sequence;
   slot_ = slot;
-  check_ = {};
   std::fill(arrived_bytes_.begin(), arrived_bytes_.end(), 0);
 }
 
@@ -22,28 +21,24 @@ void PushAssembly::check_same(std::uint64_t sequence, std::uint32_t slot) const 
                     " begins before push ", sequence_, " in slot ", slot_, " ended");
 }
 
-void PushAssembly::add(std::uint64_t offset, Bytes fragment) {
+void PushAssembly::add(std::uint64_t offset, std::uint64_t size) {
   bool any = false;
   const auto begin = static_cast<std::int64_t>(offset);
-  for_each_part(layout_, begin, begin + static_cast<std::int64_t>(fragment.size()), [&](const SlicePart& part) {
+  for_each_part(layout_, begin, begin + static_cast<std::int64_t>(size), [&](const SlicePart& part) {
     const Slice& slice = layout_.slices[part.slice];
     std::int64_t& arrived = arrived_bytes_[part.slice];
     DOWNPOUR_CHECK_AS(ProtocolError, part.begin_bytes == arrived && part.size_bytes % size_bytes(slice.dtype) == 0,
                       "push ", sequence_, ", parameter ", slice.parameter, ": bytes ", part.begin_bytes, " to ",
                       part.begin_bytes + part.size_bytes, " of its slice arrived, expected whole elements from byte ",
                       arrived);
-    const std::byte* bytes = fragment.data() + (slice.offset_bytes + part.begin_bytes - begin);
-    const GradientCheck check = check_gradient(slice.dtype, part.size_bytes / size_bytes(slice.dtype), bytes);
-    check_.finite &= check.finite;
-    check_.squared_norm += check.squared_norm;
     arrived += part.size_bytes;
     any = true;
   });
-  DOWNPOUR_CHECK_AS(ProtocolError, any, "push ", sequence_, ": ", fragment.size(), " bytes at byte ", offset,
+  DOWNPOUR_CHECK_AS(ProtocolError, any, "push ", sequence_, ": ", size, " bytes at byte ", offset,
                     " of the slot belong to no parameter");
 }
 
-GradientCheck PushAssembly::finish(const std::vector<bool>& present) {
+void PushAssembly::finish(const std::vector<bool>& present) {
   DOWNPOUR_CHECK_AS(ProtocolError, present.size() == arrived_bytes_.size(), "push ", sequence_, " speaks of ",
                     present.size(), " slices, the shard has ", arrived_bytes_.size());
   for (std::size_t i = 0; i < present.size(); ++i) {
@@ -53,7 +48,6 @@ GradientCheck PushAssembly::finish(const std::vector<bool>& present) {
                       expected);
   }
   open_ = false;
-  return check_;
 }
 
 }  // namespace downpour::ps

@@ -3,13 +3,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "csrc/base/bytes.h"
-#include "csrc/ps/gradient_check.h"
 #include "csrc/ps/partition.h"
 
 namespace downpour::ps {
 
-// One push of one worker while its fragments arrive: which bytes are there, and what their check found. [ps 4/7]
+// One push of one worker while its fragments arrive: which bytes are there. [ps 4/7]
 // Knows no connection and holds no bytes. Threads: one. Errors: ProtocolError from all of them; then only discard() is left.
 class PushAssembly {
  public:
@@ -19,10 +17,10 @@ class PushAssembly {
   void begin(std::uint64_t sequence, std::uint32_t slot);
   // Refuses another push than the one that is open.
   void check_same(std::uint64_t sequence, std::uint32_t slot) const;
-  // Checks the fragment that lies at `offset` of the buffer. Each slice's bytes come in ascending order, none twice.
-  void add(std::uint64_t offset, Bytes fragment);
+  // A fragment of `size` bytes lies at `offset` of the buffer. Each slice's bytes come in ascending order, none twice.
+  void add(std::uint64_t offset, std::uint64_t size);
   // Demands all bytes of the slices that are present and none of the others; the push is closed then.
-  GradientCheck finish(const std::vector<bool>& present);
+  void finish(const std::vector<bool>& present);
   void discard() { open_ = false; }
 
  private:
@@ -31,7 +29,6 @@ class PushAssembly {
   std::uint32_t slot_ = 0;
   const ShardLayout& layout_;
   std::vector<std::int64_t> arrived_bytes_;  // per slice
-  GradientCheck check_;
 };
 
 }  // namespace downpour::ps

@@ -1,9 +1,7 @@
 #include "csrc/ps/push_sender.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "csrc/base/error.h"
 #include "csrc/ps/layout_parts.h"
 
 namespace downpour::ps {
@@ -81,7 +79,8 @@ bool PushSender::add_some(std::size_t slice_index, const std::byte* gradient) {
     flush_run();
     count = room_for(slice, done);
   }
-  std::memcpy(log_.slot(record).data() + slice.offset_bytes + done, gradient + done, static_cast<std::size_t>(count));
+  record.header.check += copy_and_check(slice.dtype, count / size_bytes(slice.dtype), gradient + done,
+                                        log_.slot(record).data() + slice.offset_bytes + done);
   extend(slice, done, count);
   done += count;
   return done < slice.size_bytes();

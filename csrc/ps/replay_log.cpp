@@ -81,6 +81,7 @@ ReplayRecord& ReplayLog::begin(std::uint64_t push, std::uint64_t lease, Version 
   begun.header.sequence = next_++;
   begun.header.lease = lease;
   begun.header.base = base;
+  begun.header.check = {};
   std::fill(begun.header.present.begin(), begun.header.present.end(), false);
   begun.verdict.reset();
   begun.ended = begun.in_flight = false;

@@ -91,7 +91,7 @@ bool Shard::initialise(Bytes values, std::span<const double> initial_accumulator
   return true;
 }
 
-PushResult Shard::push(const PushHeader& header, Bytes gradient, const GradientCheck& check) {
+PushResult Shard::push(const PushHeader& header, Bytes gradient) {
   if (header.sequence < state_.verdicts.next_sequence(header.worker)) {
     return repeat(header);
   }
@@ -99,14 +99,14 @@ PushResult Shard::push(const PushHeader& header, Bytes gradient, const GradientC
   PushResult result;
   const std::uint64_t version = state_.version.version;
   result.staleness = version - std::min(version, header.base.version);
-  result.verdict = judge(header, result.staleness, check);
+  result.verdict = judge(header, result.staleness);
   // Before the rule runs: only these may allocate.
   state_.leases.record(header.lease);
   state_.verdicts.record(header.worker, header.sequence, result.verdict);
   if (result.verdict == Verdict::kApplied) {
     apply(header, gradient);
   }
-  count(header, result, check);
+  count(header, result);
   result.version = state_.version;
   return result;
 }
@@ -140,7 +140,7 @@ PushResult Shard::repeat(const PushHeader& header) {
   return result;
 }
 
-Verdict Shard::judge(const PushHeader& header, std::uint64_t staleness, const GradientCheck& check) const {
+Verdict Shard::judge(const PushHeader& header, std::uint64_t staleness) const {
   const bool replayed = header.replayed.has_value();
   if (replayed && (*header.replayed == Verdict::kStale || *header.replayed == Verdict::kRefused)) {
     return *header.replayed;
@@ -151,7 +151,7 @@ Verdict Shard::judge(const PushHeader& header, std::uint64_t staleness, const Gr
   if (!replayed && max_staleness_ && staleness > *max_staleness_ && !header.exempt_from_staleness) {
     return Verdict::kStale;
   }
-  return check.finite ? Verdict::kApplied : Verdict::kRefused;
+  return header.check.finite ? Verdict::kApplied : Verdict::kRefused;
 }
 
 void Shard::apply(const PushHeader& header, Bytes gradient) {
@@ -170,7 +170,7 @@ void Shard::apply(const PushHeader& header, Bytes gradient) {
   ++state_.version.version;
 }
 
-void Shard::count(const PushHeader& header, const PushResult& result, const GradientCheck& check) {
+void Shard::count(const PushHeader& header, const PushResult& result) {
   for (std::size_t i = 0; i < layout_.slices.size(); ++i) {
     counters_.pushed_bytes += header.present[i] ? static_cast<std::uint64_t>(layout_.slices[i].size_bytes()) : 0;
   }
@@ -180,7 +180,7 @@ void Shard::count(const PushHeader& header, const PushResult& result, const Grad
       ++counters_.applied;
       ++counters_.staleness[static_cast<std::size_t>(staleness_bucket(result.staleness))];
       counters_.max_staleness_seen = std::max(counters_.max_staleness_seen, result.staleness);
-      counters_.last_gradient_norm = std::sqrt(check.squared_norm);
+      counters_.last_gradient_norm = std::sqrt(header.check.squared_norm);
       break;
     case Verdict::kStale: ++counters_.stale; break;
     case Verdict::kRefused: ++counters_.refused; break;

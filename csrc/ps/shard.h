@@ -9,6 +9,7 @@
 
 #include "csrc/base/aligned_bytes.h"
 #include "csrc/base/bytes.h"
+#include "csrc/ps/gradient_check.h"
 #include "csrc/ps/partition.h"
 #include "csrc/ps/update_rule.h"
 #include "csrc/ps/verdict.h"
@@ -25,6 +26,7 @@ struct PushHeader {
   std::vector<bool> present;           // one per slice; absent gradients leave values and step counts alone
   std::optional<Verdict> replayed;     // set when a worker replays a push that already had a verdict
   bool exempt_from_staleness = false;  // a replayed push that was never acknowledged
+  GradientCheck check;                 // of the slices present; the worker found it while it copied them
 };
 
 struct PushResult {
@@ -67,13 +69,13 @@ class Shard {
   // - a replayed push that was stale or refused stays it; an applied one is never stale. Of the pushes for one lease the first
   //   to come counts, also of replayed ones: an answer that never arrived may bring them in another order than before;
   // - lease decided: kDuplicate; staleness above the bound and not exempt: kStale;
-  // - `check` (what the arrival of the fragments found) not finite: kRefused, replayed or not;
+  // - `check` not finite: kRefused, replayed or not;
   // - else the rule runs over each slice that is present, and the version grows by one.
   // Sequence and lease count as decided in every case. Staleness is version minus base version, 0 when the base version
   // (of an older generation) is larger. Allocates for a worker's first push and for leases out of order only.
   // Errors: Error before initialise(), for a sequence gap, a group count, a slice count, a buffer size,
   // hyper-parameters (check_hyper) that do not fit: nothing has changed.
-  PushResult push(const PushHeader& header, Bytes gradient, const GradientCheck& check);
+  PushResult push(const PushHeader& header, Bytes gradient);
 
   const ShardLayout& layout() const;
   Bytes values() const;
@@ -105,9 +107,9 @@ class Shard {
  private:
   void check_push(const PushHeader& header, Bytes gradient) const;
   PushResult repeat(const PushHeader& header);
-  Verdict judge(const PushHeader& header, std::uint64_t staleness, const GradientCheck& check) const;
+  Verdict judge(const PushHeader& header, std::uint64_t staleness) const;
   void apply(const PushHeader& header, Bytes gradient);
-  void count(const PushHeader& header, const PushResult& result, const GradientCheck& check);
+  void count(const PushHeader& header, const PushResult& result);
 
   RuleKind rule_;
   std::uint32_t groups_;

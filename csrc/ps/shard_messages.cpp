@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "csrc/base/log.h"
@@ -92,7 +91,7 @@ void ShardServer::State::on_push(WorkerLink& link, const transport::Message& mes
     DOWNPOUR_CHECK_AS(ProtocolError, !link.assembly.is_open(), "push ", fragment.sequence,
                       " again in the midst of another");
     if (fragment.last != 0) {
-      decide(link, {}, {});
+      decide(link, {});
     }
   } else {
     on_fragment(link, message);
@@ -116,19 +115,22 @@ void ShardServer::State::on_fragment(WorkerLink& link, const transport::Message&
                           message.bulk.size() <= buffer_bytes - (message.bulk_offset - slot_begin),
                       "push ", fragment.sequence, ": ", message.bulk.size(), " bytes at byte ", message.bulk_offset,
                       " lie outside of slot ", fragment.slot);
-    link.assembly.add(message.bulk_offset - slot_begin, message.bulk);
+    link.assembly.add(message.bulk_offset - slot_begin, message.bulk.size());
   }
   if (fragment.last != 0) {
-    const GradientCheck check = link.assembly.finish(fragment.header.present);
-    decide(link, link.connection->incoming().subspan(slot_begin, buffer_bytes), check);
+    link.assembly.finish(fragment.header.present);
+    decide(link, link.connection->incoming().subspan(slot_begin, buffer_bytes));
   }
 }
 
 // [ps 4/7], [ps 5/7]
-void ShardServer::State::decide(WorkerLink& link, Bytes gradient, const GradientCheck& check) {
+void ShardServer::State::decide(WorkerLink& link, Bytes gradient) {
+  for (const auto& reader : links) {
+    reader->connection->keep_bulk();
+  }
   Ack ack;
   ack.sequence = fragment.sequence;
-  ack.result = shard.push(fragment.header, gradient, check);
+  ack.result = shard.push(fragment.header, gradient);
   out.clear();
   encode(ack, out);
   send(link, MessageType::kAck);
@@ -145,7 +147,8 @@ void ShardServer::State::on_pull(WorkerLink& link, std::uint64_t request) {
   }
 }
 
-// [ps 6/7] All fragments in one go: no push comes between them, so that they are of one version.
+// [ps 6/7] All fragments in one go: no push comes between them, so that they are of one version. What is not sent when the next
+// push comes is copied then.
 void ShardServer::State::answer(WorkerLink& link, std::uint64_t request) {
   Values values{request, shard.version(), 0};
   std::uint64_t offset = 0;
@@ -154,24 +157,10 @@ void ShardServer::State::answer(WorkerLink& link, std::uint64_t request) {
     values.last = offset + size == buffer_bytes ? 1 : 0;
     out.clear();
     encode(values, out);
-    put(link, MessageType::kValues, stable_values(link, offset, size), offset);
+    put(link, MessageType::kValues, shard.values().subspan(offset, size), offset);
     offset += size;
   } while (values.last == 0);
   shard.counters().pulled_bytes += value_bytes;
-}
-
-// Shared memory takes the bytes at once. Other media may still read them when the next push has changed the values.
-Bytes ShardServer::State::stable_values(WorkerLink& link, std::uint64_t offset, std::uint64_t size) {
-  const Bytes now = shard.values().subspan(offset, size);
-  if (link.connection->medium() == transport::Medium::kSharedMemory) {
-    return now;
-  }
-  link.answer.resize(buffer_bytes);
-  const MutableBytes kept = MutableBytes(link.answer).subspan(offset, size);
-  if (!now.empty()) {
-    std::memcpy(kept.data(), now.data(), now.size());
-  }
-  return kept;
 }
 
 void ShardServer::State::give_credit_back(WorkerLink& link, const transport::Message& message, bool at_once) {

@@ -37,12 +37,10 @@ struct ShardServer::State {
   void on_initialise(WorkerLink& link, const transport::Message& message);
   void on_first_values();
   void on_push(WorkerLink& link, const transport::Message& message);
-  void on_repeat(WorkerLink& link);
   void on_fragment(WorkerLink& link, const transport::Message& message);
-  void decide(WorkerLink& link, Bytes gradient, const GradientCheck& check);
+  void decide(WorkerLink& link, Bytes gradient);
   void on_pull(WorkerLink& link, std::uint64_t request);
   void answer(WorkerLink& link, std::uint64_t request);
-  Bytes stable_values(WorkerLink& link, std::uint64_t offset, std::uint64_t size);
   void give_credit_back(WorkerLink& link, const transport::Message& message, bool at_once);
 
   // ---- snapshots (shard_snapshots.cpp) -------------------------------------------------------------------------------

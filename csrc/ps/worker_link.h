@@ -3,7 +3,6 @@
 #include <memory>
 #include <optional>
 
-#include "csrc/base/aligned_bytes.h"
 #include "csrc/ps/life_table.h"
 #include "csrc/ps/push_assembly.h"
 #include "csrc/transport/connection.h"
@@ -23,7 +22,6 @@ struct WorkerLink {
   std::int64_t initialised_bytes = 0;        // of the values it offers
   std::optional<std::uint64_t> parked_pull;  // a request that waits for the initial values
   bool wants_save = false;                   // waits to hear that a snapshot covers its pushes, or why none does
-  AlignedBytes answer;                       // of a pull, where the medium still reads it when the values change
   std::uint32_t ungranted = 0;               // credits to give back
   std::uint32_t unread = 0;                  // messages sent since it last had none left to read
   std::unique_ptr<transport::Connection> connection;  // last: it may still read what it sends when it ends

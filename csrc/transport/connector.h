@@ -21,6 +21,11 @@ class Connector : public Connection, protected Receiver {
   void put(std::uint16_t type, Bytes body, Bytes bulk, std::uint64_t window_offset, Credit credit) override {
     opened().put(type, body, bulk, window_offset, credit);
   }
+  void keep_bulk() override {
+    if (medium_) {
+      medium_->keep_bulk();
+    }
+  }
   std::uint32_t credits() const override { return medium_ ? medium_->credits() : 0; }
   void grant(std::uint32_t credits) override { opened().grant(credits); }
   bool idle() const override { return medium_ == nullptr || medium_->idle(); }

@@ -28,6 +28,7 @@ class InprocConnection final : public FramedConnection, public LinkEnd {
   Medium medium() const override { return Medium::kInproc; }
   MutableBytes outgoing() override { return {}; }
   MutableBytes incoming() override { return window_.bytes(); }
+  void keep_bulk() override { link_->lanes[1 - towards_us()].keep_bulk(); }
   bool idle() const override { return link_->lanes[1 - towards_us()].waiting() == 0; }
 
   FrameLimits limits() const override { return terms().incoming_limits(); }

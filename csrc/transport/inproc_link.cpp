@@ -34,8 +34,11 @@ void Lane::recycle(Parcel parcel) {
 
 void Lane::keep_bulk() {
   for (std::size_t i = first_; i < parcels_.size(); ++i) {
-    parcels_[i].kept_bulk.assign(parcels_[i].bulk.begin(), parcels_[i].bulk.end());
-    parcels_[i].bulk = parcels_[i].kept_bulk;
+    Parcel& parcel = parcels_[i];
+    if (parcel.bulk.data() != parcel.kept_bulk.data()) {
+      parcel.kept_bulk.assign(parcel.bulk.begin(), parcel.bulk.end());
+      parcel.bulk = parcel.kept_bulk;
+    }
   }
 }
 

@@ -19,7 +19,7 @@ constexpr std::size_t kToConnector = 1;
 struct Parcel {
   std::vector<std::byte> small;
   Bytes bulk;
-  std::vector<std::byte> kept_bulk;  // where the sender closed before delivery
+  std::vector<std::byte> kept_bulk;  // a copy, where the sender's memory may change before delivery
   std::uint64_t bytes() const { return small.size() + bulk.size(); }
   bool is_end_of_file() const { return small.empty(); }
 };
@@ -30,7 +30,7 @@ class Lane {
   Parcel& push();
   Parcel pop();
   void recycle(Parcel parcel);
-  void keep_bulk();  // the sender's memory may go
+  void keep_bulk();  // the sender's memory may change, or go
   void clear();
   int waiting() const { return static_cast<int>(parcels_.size() - first_); }
 

@@ -16,8 +16,9 @@ void SendQueue::push(const FrameHeader& header, Bytes body, Bytes bulk) {
   if (!empty() && entries_.back().bulk.empty()) {
     entries_.back().small_bytes += small_bytes;
     entries_.back().bulk = bulk;
+    entries_.back().is_kept = false;
   } else {
-    entries_.push_back({small_bytes, bulk});
+    entries_.push_back({small_bytes, bulk, false});
   }
 }
 
@@ -64,6 +65,28 @@ void SendQueue::consume(std::size_t sent_bytes) {
   if (empty()) {
     clear();
   }
+}
+
+void SendQueue::keep_bulk() {
+  std::size_t bytes = 0;
+  bool all_kept = true;
+  for (std::size_t i = first_; i < entries_.size(); ++i) {
+    bytes += entries_[i].bulk.size();
+    all_kept &= entries_[i].is_kept || entries_[i].bulk.empty();
+  }
+  if (all_kept) {
+    return;
+  }
+  next_kept_.resize(std::max(next_kept_.size(), bytes));
+  std::byte* to = next_kept_.data();
+  for (std::size_t i = first_; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    const auto end = std::copy(entry.bulk.begin(), entry.bulk.end(), to);
+    entry.bulk = {to, end};
+    entry.is_kept = true;
+    to = end;
+  }
+  kept_.swap(next_kept_);
 }
 
 void SendQueue::clear() {

@@ -18,6 +18,7 @@ class SendQueue {
   // The first unsent bytes in order, for writev; returns how many of `out` are filled. Valid until the next push or consume.
   std::size_t gather(std::span<iovec> out) const;
   void consume(std::size_t sent_bytes);
+  void keep_bulk();  // what it points at may change now
   bool empty() const { return first_ == entries_.size(); }
   void clear();
 
@@ -25,6 +26,7 @@ class SendQueue {
   struct Entry {
     std::size_t small_bytes = 0;  // of small_, in order
     Bytes bulk;                   // after them
+    bool is_kept = false;         // bulk lies in kept_
   };
   void reclaim();
 
@@ -32,6 +34,7 @@ class SendQueue {
   std::size_t small_begin_ = 0;
   std::vector<Entry> entries_;  // unsent from first_ on
   std::size_t first_ = 0;
+  std::vector<std::byte> kept_, next_kept_;  // only ever grow
 };
 
 }  // namespace downpour::transport

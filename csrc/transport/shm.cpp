@@ -55,6 +55,7 @@ class ShmConnection final : public FramedConnection, private Poller {
   Medium medium() const override { return Medium::kSharedMemory; }
   MutableBytes outgoing() override { return outgoing_; }
   MutableBytes incoming() override { return incoming_; }
+  void keep_bulk() override {}  // put() has moved it
   bool idle() const override { return backlog_.empty(); }
   const std::shared_ptr<Segment>& segment() const { return end_.segment; }
 

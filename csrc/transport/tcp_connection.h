@@ -19,6 +19,7 @@ class TcpConnection final : public FramedConnection {
   Medium medium() const override { return Medium::kTcp; }
   MutableBytes outgoing() override { return {}; }
   MutableBytes incoming() override { return window_.bytes(); }
+  void keep_bulk() override { queue_.keep_bulk(); }
   bool idle() const override { return queue_.empty(); }
   void start_heartbeat(Duration interval, Duration warn_after, Duration silence) override;
 

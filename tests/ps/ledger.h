@@ -42,12 +42,11 @@ struct Ledger {
     header.base = shard.version();
     header.groups.assign(schema.groups, Hyper{.lr = -1});
     header.present.assign(shard.layout().slices.size(), true);
+    header.check.squared_norm = 4;
     return header;
   }
 
-  PushResult push(const PushHeader& header, float value = 1) {
-    return shard.push(header, gradient(value), {true, 4.0});
-  }
+  PushResult push(const PushHeader& header, float value = 1) { return shard.push(header, gradient(value)); }
   PushResult push(int worker, float value = 1) { return push(header(worker, shard.next_sequence(worker)), value); }
 
   std::vector<float> values(std::size_t slice) const {

@@ -41,6 +41,7 @@ PushFragment last_fragment() {
   fragment.header.present = {true, false, true, true, false, false, false, true, true, true};
   fragment.header.replayed = Verdict::kStale;
   fragment.header.exempt_from_staleness = true;
+  fragment.header.check = {false, 12.5};
   return fragment;
 }
 
@@ -106,6 +107,8 @@ TEST(Protocol, PushFragmentsRoundTrip) {
   EXPECT_EQ(into.header.present, last_fragment().header.present);
   EXPECT_EQ(into.header.groups, last_fragment().header.groups);
   EXPECT_EQ(into.header.replayed, Verdict::kStale);
+  EXPECT_FALSE(into.header.check.finite);
+  EXPECT_EQ(into.header.check.squared_norm, 12.5);
 }
 
 TEST(Protocol, NumbersThatAreNoneAreRefused) {
@@ -115,6 +118,11 @@ TEST(Protocol, NumbersThatAreNoneAreRefused) {
     fragment.header.groups[1].lr = bad;
     EXPECT_THROW(decode_into(bytes_of(fragment), into), ProtocolError);
   }
+  PushFragment fragment = last_fragment();
+  fragment.header.check = {true, std::numeric_limits<double>::quiet_NaN()};
+  EXPECT_THROW(decode_into(bytes_of(fragment), into), ProtocolError);
+  fragment.header.check.finite = false;
+  decode_into(bytes_of(fragment), into);
 }
 
 TEST(Protocol, CountsAreCheckedBeforeMemoryIsTaken) {
@@ -140,7 +148,7 @@ TEST(Protocol, FlagsVerdictsAndStrayBitsAreChecked) {
   }
   PushFragment into;
   std::vector<std::byte> fragment = bytes_of(last_fragment());
-  fragment[fragment.size() - 3] |= std::byte{0x80};  // ten bits in two bytes
+  fragment[fragment.size() - 12] |= std::byte{0x80};  // ten bits in two bytes
   EXPECT_THROW(decode_into(fragment, into), ProtocolError);
 }
 

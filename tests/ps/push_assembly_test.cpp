@@ -1,19 +1,11 @@
 #include "csrc/ps/push_assembly.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstring>
-#include <limits>
-
-#include "csrc/base/aligned_bytes.h"
 #include "csrc/base/error.h"
 
 namespace downpour::ps {
 namespace {
-
-using testing::HasSubstr;
 
 // Slices of 16 floats, 5 floats (and 44 bytes of nothing), 4 doubles.
 struct Bench {
@@ -23,48 +15,38 @@ struct Bench {
             RuleKind::kSgd,
             0};
   }
-  Bytes part(std::size_t begin, std::size_t end) const { return Bytes(slot).subspan(begin, end - begin); }
-  void add(std::size_t begin, std::size_t end) { assembly.add(begin, part(begin, end)); }
-  void set(std::size_t at, float value) { std::memcpy(slot.data() + at, &value, sizeof(value)); }
+  void add(std::size_t begin, std::size_t end) { assembly.add(begin, end - begin); }
 
   ShardLayout layout = partition(schema(), 1)[0];
-  AlignedBytes slot = AlignedBytes(static_cast<std::size_t>(layout.buffer_bytes));
   PushAssembly assembly{layout};
 };
 
 TEST(PushAssembly, TakesWholePushesInAnyOrderOfSlices) {
   Bench bench;
-  bench.set(0, 3);
-  bench.set(64, 4);
   bench.assembly.begin(0, 0);
   bench.add(128, 160);
   bench.add(64, 84);
   bench.add(0, 32);
   bench.add(32, 64);
-  const GradientCheck check = bench.assembly.finish({true, true, true});
-  EXPECT_TRUE(check.finite);
-  EXPECT_EQ(check.squared_norm, 25);
+  bench.assembly.finish({true, true, true});
   EXPECT_FALSE(bench.assembly.is_open());
 }
 
-TEST(PushAssembly, ForgetsTheChecksOfThePushBefore) {
+TEST(PushAssembly, ForgetsThePushBefore) {
   Bench bench;
-  bench.set(0, std::numeric_limits<float>::infinity());
   bench.assembly.begin(0, 0);
   bench.add(0, 64);
-  EXPECT_FALSE(bench.assembly.finish({true, false, false}).finite);
-  bench.set(0, 1);
+  bench.assembly.finish({true, false, false});
   bench.assembly.begin(1, 0);
-  bench.add(0, 64);
-  EXPECT_TRUE(bench.assembly.finish({true, false, false}).finite);
+  bench.add(64, 84);
+  bench.assembly.finish({false, true, false});
 }
 
-TEST(PushAssembly, WhatLiesBetweenSlicesIsNotLookedAt) {
+TEST(PushAssembly, WhatLiesBetweenSlicesMayTravelAlong) {
   Bench bench;
-  bench.set(64 + 20, std::numeric_limits<float>::quiet_NaN());
   bench.assembly.begin(0, 0);
   bench.add(0, 160);
-  EXPECT_TRUE(bench.assembly.finish({true, true, true}).finite);
+  bench.assembly.finish({true, true, true});
 }
 
 TEST(PushAssembly, RefusesBytesTwiceGapsHalvesAndNothing) {

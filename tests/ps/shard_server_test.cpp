@@ -252,6 +252,23 @@ TEST(ShardServer, AnUnknownPullerWaitsForNothingThatIsNotThere) {
   EXPECT_EQ(peer.count(MessageType::kInitialised), 1);
 }
 
+TEST(ShardServer, AnAnswerThatWaitsKeepsItsValuesWhenAPushComes) {
+  Ready ready;
+  Peer peer(ready.cluster, 1, 1, 1);
+  const int link = ready.cluster.newest_link();
+  ready.cluster.hold(link, 1);
+  peer.send(MessageType::kPull, Pull{1});
+  ready.worker.push();
+  ready.worker.client.settle();
+  EXPECT_EQ(ready.value(), 1);
+  ready.cluster.release(link, 1);
+  ready.cluster.deliver_all();
+  ASSERT_EQ(peer.count(MessageType::kValues), 1);
+  float pulled = -1;
+  std::memcpy(&pulled, peer.connection->incoming().data(), sizeof(pulled));
+  EXPECT_EQ(pulled, 0);
+}
+
 TEST(ShardServer, RepeatsAreAnsweredWithTheOldVerdictAndChangeNothing) {
   Ready ready;
   Peer peer(ready.cluster, 1, 1, 1);

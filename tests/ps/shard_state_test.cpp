@@ -63,7 +63,7 @@ TEST(Shard, empty_shards_take_pushes) {
   EXPECT_TRUE(shard.initialise({}, {}));
   PushHeader header;
   header.groups.resize(1);
-  EXPECT_EQ(shard.push(header, {}, {}).version, (Version{0, 1}));
+  EXPECT_EQ(shard.push(header, {}).version, (Version{0, 1}));
 }
 
 // ---- state --------------------------------------------------------------------------------------------------------
@@ -221,8 +221,8 @@ TEST(Shard, push_allocates_nothing_in_the_steady_state) {
     const std::vector<std::byte> gradient = ledger.gradient(1);
     const auto push = [&] {
       header.lease = header.sequence + 1;
-      ledger.shard.push(header, gradient, {true, 1});
-      ledger.shard.push(header, gradient, {true, 1});  // a repeat
+      ledger.shard.push(header, gradient);
+      ledger.shard.push(header, gradient);  // a repeat
       ++header.sequence;
     };
     push();

@@ -138,7 +138,8 @@ TEST(Shard, refuses_a_gradient_that_is_not_finite) {
   Ledger ledger;
   PushHeader header = ledger.header(0, 0);
   header.lease = 3;
-  const PushResult refused = ledger.shard.push(header, ledger.gradient(NAN), {false, NAN});
+  header.check.finite = false;
+  const PushResult refused = ledger.push(header, NAN);
   EXPECT_EQ(refused.verdict, Verdict::kRefused);
   EXPECT_EQ(refused.version, (Version{0, 0}));
   EXPECT_TRUE(ledger.shard.leases().decided(3));
@@ -155,10 +156,11 @@ TEST(Shard, lease_comes_before_staleness_and_staleness_before_finiteness) {
   PushHeader all_wrong = ledger.header(1, 0);
   all_wrong.base = {0, 0};
   all_wrong.lease = 1;
-  EXPECT_EQ(ledger.shard.push(all_wrong, ledger.gradient(1), {false, 0}).verdict, Verdict::kDuplicate);
+  all_wrong.check.finite = false;
+  EXPECT_EQ(ledger.push(all_wrong).verdict, Verdict::kDuplicate);
   all_wrong.sequence = 1;
   all_wrong.lease = 2;
-  EXPECT_EQ(ledger.shard.push(all_wrong, ledger.gradient(1), {false, 0}).verdict, Verdict::kStale);
+  EXPECT_EQ(ledger.push(all_wrong).verdict, Verdict::kStale);
 }
 
 TEST(Shard, a_replayed_push_keeps_its_verdict) {
@@ -207,7 +209,8 @@ TEST(Shard, a_replayed_push_that_is_not_finite_is_refused_all_the_same) {
   Ledger ledger;
   PushHeader replay = ledger.header(0, 0);
   replay.replayed = Verdict::kApplied;
-  EXPECT_EQ(ledger.shard.push(replay, ledger.gradient(NAN), {false, NAN}).verdict, Verdict::kRefused);
+  replay.check.finite = false;
+  EXPECT_EQ(ledger.push(replay, NAN).verdict, Verdict::kRefused);
   EXPECT_THAT(ledger.values(0), Each(0));
 }
 
@@ -327,7 +330,7 @@ TEST(Shard, serial_pushes_equal_the_serial_optimizer) {
     apply_rule(schema.rule, hyper, Dtype::kFloat64, 33, step, p.data(), g, {m.data(), v.data(), most.data()});
     PushHeader header = ledger.header(step % 2, ledger.shard.next_sequence(step % 2));
     header.groups = {hyper};
-    ledger.shard.push(header, gradient, {});
+    ledger.shard.push(header, gradient);
   }
   EXPECT_EQ(std::memcmp(ledger.shard.values().data(), p.data(), 33 * sizeof(double)), 0);
   EXPECT_EQ(state_of(ledger.shard).steps[0], 20);
@@ -344,7 +347,7 @@ TEST(Shard, refuses_a_push_that_does_not_fit_before_any_effect) {
     change(header);
     const std::vector<std::byte> gradient = ledger.gradient(1);
     try {
-      ledger.shard.push(header, Bytes(gradient).first(gradient.size() - gradient_bytes_short), {});
+      ledger.shard.push(header, Bytes(gradient).first(gradient.size() - gradient_bytes_short));
     } catch (const Error& error) {
       return error.what();
     }
@@ -367,7 +370,7 @@ TEST(Shard, refuses_a_push_before_the_initial_values) {
   const Schema schema = ledger_schema();
   Shard shard(schema, partition(schema, 1)[0], std::nullopt);
   const Ledger ledger;
-  EXPECT_THAT([&] { shard.push(ledger.header(0, 0), ledger.gradient(1), {}); },
+  EXPECT_THAT([&] { shard.push(ledger.header(0, 0), ledger.gradient(1)); },
               ThrowsMessage<Error>(HasSubstr("before the initial values")));
 }
 

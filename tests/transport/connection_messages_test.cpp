@@ -84,6 +84,31 @@ TEST_P(ConnectionMessages, ManyPutsInARowAreAllThereAtTheEnd) {
   EXPECT_TRUE(joined.client->idle());
 }
 
+// More than a socket takes at once, so that most of it waits when it is kept.
+TEST_P(ConnectionMessages, WhatIsKeptMayChangeBeforeItIsSent) {
+  Admission answer;
+  answer.accepted = true;
+  answer.welcome.to_acceptor_window_bytes = 1 << 24;
+  Joined joined(GetParam(), answer);
+  const auto first = pattern(1 << 23, 6), second = pattern(1 << 23, 7);
+  auto bulk = first;
+  const auto put = [&](std::uint64_t offset) {
+    for (std::uint64_t part = 0; part < bulk.size(); part += 1 << 20) {
+      joined.client->put(kNote, {}, Bytes(bulk).subspan(part, 1 << 20), offset + part, Credit::kNone);
+    }
+  };
+  put(0);
+  joined.client->keep_bulk();
+  bulk = second;
+  joined.client->keep_bulk();  // of nothing new
+  put(bulk.size());
+  joined.client->keep_bulk();
+  std::ranges::fill(bulk, std::byte{0});
+  ASSERT_TRUE(joined.harness->until([&] { return joined.door.receiver.messages == 16; }));
+  EXPECT_TRUE(std::ranges::equal(joined.server().incoming().first(first.size()), first));
+  EXPECT_TRUE(std::ranges::equal(joined.server().incoming().last(second.size()), second));
+}
+
 TEST_P(ConnectionMessages, WhatThePeersWindowDoesNotHoldIsRefusedWithoutEffect) {
   Joined joined(GetParam());
   const auto bulk = pattern(100, 1);
