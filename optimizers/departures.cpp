@@ -29,6 +29,12 @@ std::int64_t first_nonzero(const torch::Tensor& gradient) {
   return place;
 }
 
+// [sum, Euclidean norm] as bits, made on the gradient's device without waiting for it.
+torch::Tensor sums_of(const torch::Tensor& gradient) {
+  const torch::Tensor values = gradient.detach();
+  return torch::stack({values.sum(torch::kDouble), values.norm(2, torch::kDouble)}).view(torch::kLong);
+}
+
 bool same_bits(double a, double b) { return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b); }
 
 }  // namespace
@@ -53,6 +59,7 @@ void Departures::mark(std::size_t index) {
   departure.version = static_cast<std::uint32_t>(gradient._version());
   departure.first_sample = readable(gradient) && gradient.numel() > 0 ? first_nonzero(gradient) : 0;
   sample(gradient, departure.first_sample, departure.samples);
+  departure.sums = readable(gradient) ? torch::Tensor() : sums_of(gradient);
 }
 
 void Departures::check() const {
@@ -60,24 +67,24 @@ void Departures::check() const {
     TORCH_CHECK(left_[i].times <= 1, "parameter '", trainable_[i].name, "': its gradient left ", left_[i].times,
                 " times before one "
                 "step(); under overlap(true) use no_sync() for all but the last backward of an accumulation");
-    if (left_[i].times == 1) {
-      check_unchanged(left_[i], i);
-    }
+    TORCH_CHECK(left_[i].times == 0 || is_unchanged(left_[i], trainable_[i].tensor.grad()), "parameter '",
+                trainable_[i].name,
+                "': its .grad was changed after it left for the servers; under "
+                "overlap(true) use max_grad_norm for clipping and do not edit gradients, or switch overlap off");
   }
 }
 
-void Departures::check_unchanged(const Departure& departure, std::size_t index) const {
-  const torch::Tensor& gradient = trainable_[index].tensor.grad();
-  bool same = gradient.defined() && gradient.unsafeGetTensorImpl() == departure.address &&
-              static_cast<std::uint32_t>(gradient._version()) == departure.version;
-  if (same) {
-    std::vector<double> now;
-    sample(gradient, departure.first_sample, now);
-    same = std::ranges::equal(now, departure.samples, same_bits);
+bool Departures::is_unchanged(const Departure& departure, const torch::Tensor& gradient) {
+  if (!gradient.defined() || gradient.unsafeGetTensorImpl() != departure.address ||
+      static_cast<std::uint32_t>(gradient._version()) != departure.version) {
+    return false;
   }
-  TORCH_CHECK(same, "parameter '", trainable_[index].name,
-              "': its .grad was changed after it left for the servers; under "
-              "overlap(true) use max_grad_norm for clipping and do not edit gradients, or switch overlap off");
+  if (departure.sums.defined()) {
+    return torch::equal(sums_of(gradient), departure.sums);
+  }
+  std::vector<double> now;
+  sample(gradient, departure.first_sample, now);
+  return std::ranges::equal(now, departure.samples, same_bits);
 }
 
 void Departures::clear() {

@@ -12,8 +12,8 @@
 namespace downpour::optimizers {
 
 // Which gradients have left before step(), and what they were then: whatever happens to .grad afterwards is lost, and must be
-// an error. A changed tensor, version counter or value gives it away; a few values are kept because clip_grad_norm_ writes
-// through .data(), which no version counter sees.
+// an error. A changed tensor, version counter or value gives it away; of its values something is kept because clip_grad_norm_
+// writes through .data(), which no version counter sees: a few of them, or two sums over all where they lie on a device.
 class Departures {
  public:
   explicit Departures(const model::Trainable& trainable) : trainable_(trainable), left_(trainable.size()) {}
@@ -30,11 +30,12 @@ class Departures {
     int times = 0;
     const void* address = nullptr;
     std::uint32_t version = 0;
-    std::vector<double> samples;  // on the CPU only
+    std::vector<double> samples;  // on the CPU
     std::int64_t first_sample = 0;
+    torch::Tensor sums;  // elsewhere
   };
   static void sample(const torch::Tensor& gradient, std::int64_t first, std::vector<double>& into);
-  void check_unchanged(const Departure& departure, std::size_t index) const;
+  static bool is_unchanged(const Departure& departure, const torch::Tensor& gradient);
 
   const model::Trainable& trainable_;
   std::vector<Departure> left_;

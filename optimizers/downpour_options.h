@@ -30,7 +30,7 @@ struct DownpourOptions {
   TORCH_ARG(bool, overlap) = false;      // gradients leave from hooks while backward runs; see DownpourSGD
   TORCH_ARG(bool, prefetch) = false;     // the pull overlaps the next forward: one more step of staleness
   TORCH_ARG(double, max_grad_norm) = 0;  // exact global-norm clipping on the way out (works with overlap); 0: none
-  TORCH_ARG(int64_t, replay_budget_bytes) = int64_t{256} << 20;  // pushes kept until a snapshot covers them
+  TORCH_ARG(int64_t, replay_budget_bytes) = int64_t{256} << 20;  // pushes kept until a snapshot covers them; at least 4
   // ---- trouble
   TORCH_ARG(std::chrono::milliseconds, call_deadline) = std::chrono::seconds(60);  // no call waits longer
 };

@@ -124,8 +124,8 @@ void ServerJob::push(Newest newest) {
       send(i, gradient);
     }
   }
-  buffers_.push(client(), parameters());
   const std::vector<ps::Hyper> groups = scaled_groups();
+  buffers_.push(client(), parameters());  // nothing fails from here on: it forgets what it has told
   push_begun_ = false;
   sent_.assign(sent_.size(), false);
   squared_norm_ = 0;

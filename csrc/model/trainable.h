@@ -21,7 +21,7 @@ struct TrainableTensor {
   std::int64_t offset = 0;  // elements before it in the flattened order
 };
 
-// What is_changed() found since the last look.
+// What look() found since the last look.
 struct Change {
   std::string name;
   std::string what;  // "dtype", "shape", "device", "storage"

@@ -42,9 +42,11 @@ void CoordinatorLink::check_alive() const {
 }
 
 void CoordinatorLink::say_ready(const ServerReady& ready) {
-  out_.clear();
-  encode(ready, out_);
-  connection_->send(static_cast<std::uint16_t>(MessageType::kServerReady), out_.bytes());
+  if (connection_ != nullptr) {
+    out_.clear();
+    encode(ready, out_);
+    connection_->send(static_cast<std::uint16_t>(MessageType::kServerReady), out_.bytes());
+  }
 }
 
 void CoordinatorLink::report(const ServerStatus& status) {

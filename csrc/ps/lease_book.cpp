@@ -122,7 +122,7 @@ void LeaseBook::reopen(const LeaseTable& leases) {
       const std::uint64_t number = id - base_;
       if (number > 0 && number < next_ && is_done(number)) {
         reopened_.insert(number);
-        given_back_.push(number);
+        given_back_.insert(number);
         --done_count_;
       }
     }
@@ -137,7 +137,7 @@ std::int64_t LeaseBook::give_back(int worker) {
   const auto count = static_cast<std::int64_t>(held->second.size());
   for (const std::uint64_t number : held->second) {
     holder_.erase(number);
-    given_back_.push(number);
+    given_back_.insert(number);
   }
   held_.erase(held);
   return count;
@@ -164,8 +164,8 @@ Lease LeaseBook::lease(std::uint64_t number) const {
 
 std::uint64_t LeaseBook::take_given_back() {
   while (!given_back_.empty()) {
-    const std::uint64_t number = given_back_.top();
-    given_back_.pop();
+    const std::uint64_t number = *given_back_.begin();
+    given_back_.erase(given_back_.begin());
     // Its push may have been decided after it was given back, by the word of the worker that had it.
     if (!is_done(number)) {
       return number;

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <optional>
-#include <queue>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -80,7 +80,7 @@ class LeaseBook {
   std::unordered_set<std::uint64_t> reopened_;    // done, and not any more, whatever the three above say
   std::unordered_map<std::uint64_t, int> holder_;  // open leases
   std::unordered_map<int, std::unordered_set<std::uint64_t>> held_;
-  std::priority_queue<std::uint64_t, std::vector<std::uint64_t>, std::greater<>> given_back_;  // may hold done ones
+  std::set<std::uint64_t> given_back_;  // may hold done ones
   std::uint64_t done_count_ = 0;
   std::uint64_t given_again_ = 0;
 };

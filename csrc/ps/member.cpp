@@ -34,6 +34,7 @@ struct Member::State {
   void raise_if_over() const;
   TimePoint deadline(TimePoint start, Duration stood_still, Patience patience) const;
   [[noreturn]] void raise_timeout(const std::string& operation, Duration waited, Patience patience) const;
+  std::string awaited(Patience patience) const;
 
   const MemberOptions options;
   const ::pid_t process;
@@ -81,7 +82,7 @@ void Member::agree(const Agreement& agreement) {
   board.offer = body.take();
   board.ticks_at_once = agreement.max_lead >= 0 || agreement.warm_up_steps > 0;
   state_->link.flush();
-  state_->wait(lock, "agreeing on the model while servers make their shards", Patience::kFixed,
+  state_->wait(lock, "agreeing on the model while servers make their shards", Patience::kWhileOthersProgress,
                [&board] { return board.agreed || board.refused; });
   DOWNPOUR_CHECK(!board.refused, state_->link.name(), " is refused: ", *board.refused);
 }
@@ -237,12 +238,19 @@ TimePoint Member::State::deadline(TimePoint start, Duration stood_still, Patienc
 }
 
 void Member::State::raise_timeout(const std::string& operation, Duration waited, Patience patience) const {
-  const int awaited = board.minimum.slowest;
-  const std::string whom = patience == Patience::kFixed || awaited < 0
-                               ? concat("no answer of the coordinator at ", link.coordinator())
-                               : concat("worker ", awaited, " has made no progress for ",
-                                        seconds(std::chrono::steady_clock::now() - board.others_progressed), " s");
-  throw TimeoutError(concat(link.name(), ": ", operation, " was given up after ", seconds(waited), " s: ", whom));
+  throw TimeoutError(
+      concat(link.name(), ": ", operation, " was given up after ", seconds(waited), " s: ", awaited(patience)));
+}
+
+std::string Member::State::awaited(Patience patience) const {
+  const auto since = seconds(std::chrono::steady_clock::now() - board.others_progressed);
+  if (patience == Patience::kWhileOthersProgress && board.minimum.slowest >= 0) {
+    return concat("worker ", board.minimum.slowest, " has made no progress for ", since, " s");
+  }
+  if (patience == Patience::kWhileOthersProgress && board.minimum.server >= 0) {
+    return concat("server ", board.minimum.server, " has not been heard for ", since, " s");
+  }
+  return concat("no answer of the coordinator at ", link.coordinator());
 }
 
 }  // namespace downpour::ps

@@ -70,6 +70,9 @@ void Membership::see(TimePoint now) {
     for (Worker& worker : workers_) {
       worker.progressed = now;
     }
+    for (Server& server : servers_) {
+      server.heard = now;
+    }
   }
   now_ = std::max(now_, now);
 }

@@ -160,6 +160,7 @@ class Membership {
   };
   struct Awaited {
     int worker = -1;
+    int server = -1;  // where no worker is
     TimePoint progressed{};
   };
 
@@ -198,7 +199,9 @@ class Membership {
   bool counts(const Worker& worker) const;
   bool uses_clock() const;
   Awaited slowest() const;
+  bool waits_for(const Worker& waiter, const Worker& other) const;
   Awaited awaited_by(const Worker& waiter) const;
+  Awaited awaited_server() const;
   void tell_waiting(Actions& out);
   MinimumClock minimum_for(const Awaited& awaited) const;
 

@@ -333,12 +333,12 @@ bool Membership::uses_clock() const {
 }
 
 Membership::Awaited Membership::slowest() const {
-  Awaited awaited{-1, now_};
+  Awaited awaited{-1, -1, now_};
   std::int64_t clock = 0;
   for (int index = 0; index < options_.workers; ++index) {
     const Worker& worker = workers_[static_cast<std::size_t>(index)];
     if (counts(worker) && (awaited.worker < 0 || worker.clock < clock)) {
-      awaited = {index, worker.progressed};
+      awaited = {index, -1, worker.progressed};
       clock = worker.clock;
     }
   }
@@ -359,16 +359,35 @@ void Membership::raise_minimum(Actions& out) {
 }
 
 MinimumClock Membership::minimum_for(const Awaited& awaited) const {
-  return {minimum_, awaited.worker, (now_ - awaited.progressed).count()};
+  return {minimum_, awaited.worker, awaited.server, (now_ - awaited.progressed).count()};
+}
+
+bool Membership::waits_for(const Worker& waiter, const Worker& other) const {
+  if (&other == &waiter) {
+    return false;
+  }
+  return waiter.finish == Finish::kAsked ? finishing_waits_for(other) : !waiter.awaits_agreement && counts(other);
+}
+
+// Whoever makes its shards is at work as long as it is heard; whoever is away is not.
+Membership::Awaited Membership::awaited_server() const {
+  Awaited awaited{-1, -1, now_};
+  for (int index = 0; index < options_.servers; ++index) {
+    const Server& server = servers_[static_cast<std::size_t>(index)];
+    if (!server.ready && (awaited.server < 0 || server.heard < awaited.progressed)) {
+      awaited = {-1, index, server.heard};
+    }
+  }
+  return awaited;
 }
 
 // The one longest without progress, and when anyone of them last made some: a wait goes on while any of them does.
 Membership::Awaited Membership::awaited_by(const Worker& waiter) const {
-  Awaited awaited{-1, now_};
+  Awaited awaited = awaited_server();
   TimePoint oldest = now_, newest{};
   for (int index = 0; index < options_.workers; ++index) {
     const Worker& other = workers_[static_cast<std::size_t>(index)];
-    if (&other == &waiter || !(waiter.finish == Finish::kAsked ? finishing_waits_for(other) : counts(other))) {
+    if (!waits_for(waiter, other)) {
       continue;
     }
     newest = awaited.worker < 0 ? other.progressed : std::max(newest, other.progressed);
@@ -377,6 +396,7 @@ Membership::Awaited Membership::awaited_by(const Worker& waiter) const {
       awaited.worker = index;
     }
     awaited.progressed = newest;
+    awaited.server = -1;
   }
   return awaited;
 }
@@ -384,7 +404,7 @@ Membership::Awaited Membership::awaited_by(const Worker& waiter) const {
 void Membership::tell_waiting(Actions& out) {
   for (int index = 0; index < options_.workers; ++index) {
     const Worker& worker = workers_[static_cast<std::size_t>(index)];
-    const bool waits = worker.wants_leases > 0 || worker.finish == Finish::kAsked;
+    const bool waits = worker.awaits_agreement || worker.wants_leases > 0 || worker.finish == Finish::kAsked;
     if (worker.phase == Phase::kLive && (waits || uses_clock())) {
       out.emplace_back(SendMinimumClock{worker_target(index), minimum_for(waits ? awaited_by(worker) : slowest())});
     }

@@ -136,7 +136,7 @@ void decode_into(Bytes body, PushFragment& into) {
 }
 
 std::uint64_t largest_body_bytes(const Schema& schema, const ShardLayout& layout) {
-  constexpr std::uint64_t kFixedBytes = 256;
+  constexpr std::uint64_t kFixedBytes = 256 + Reason::kMostBytes;
   return kFixedBytes + schema.groups * Fields<Hyper>::kLeastBytes + layout.slices.size() / 8;
 }
 

@@ -145,6 +145,7 @@ struct Tick {
 struct MinimumClock {                    // follows Joined at once: where the clock of a new life starts
   std::int64_t clock = 0;                // steps done by the slowest live worker
   std::int32_t slowest = -1;             // the worker that the receiver waits for, for messages; -1: none
+  std::int32_t server = -1;              // the server that it waits for where no worker holds it up; -1: none
   std::int64_t stalled_nanoseconds = 0;  // since anyone whom the receiver waits for last made progress
 };
 struct ServerReady {
@@ -174,7 +175,7 @@ struct LeasesDone {
 struct Lease {
   std::uint64_t id = 0;  // > 0, unique in the job
   std::int32_t epoch = 0;
-  std::int64_t begin = 0, end = 0;  // positions in the epoch's order; the order is permutation(samples, seed, epoch)
+  std::int64_t begin = 0, end = 0;  // positions in the epoch's order; the order is epoch_order()
   bool operator==(const Lease&) const = default;
 };
 struct Leases {
@@ -182,6 +183,7 @@ struct Leases {
   std::uint8_t end = 0;
 };
 struct Reason {
+  static constexpr std::size_t kMostBytes = 2048;  // more is cut off
   std::string text;
 };
 struct Fence {

@@ -107,7 +107,7 @@ void encode(const AskLeases& message, Writer& out) { put_field(out, message); }
 void encode(const LeasesDone& message, Writer& out) { put_field(out, message); }
 void encode(const Lease& message, Writer& out) { put_field(out, message); }
 void encode(const Leases& message, Writer& out) { put_field(out, message); }
-void encode(const Reason& message, Writer& out) { put_field(out, message); }
+void encode(const Reason& message, Writer& out) { put_field(out, Reason{message.text.substr(0, Reason::kMostBytes)}); }
 void encode(const Fence& message, Writer& out) { put_field(out, message); }
 
 template Agreement decode<Agreement>(Bytes);

@@ -54,7 +54,8 @@ class ServerProcess final : public transport::Acceptor {
         socket_(options.listen_fd >= 0 ? Fd(options.listen_fd)
                                        : transport::bind_socket(transport::parse_address(options.address), exposure_)),
         loop_(clock_),
-        files_(disk_files()),
+        disk_(disk_files()),
+        files_(options.files != nullptr ? options.files : disk_.get()),
         coordinator_(loop_, options_) {}
   ~ServerProcess() override {
     listener_.reset();  // nobody is led to a shard that ends
@@ -70,11 +71,12 @@ class ServerProcess final : public transport::Acceptor {
   ShardThread* find(int shard);
   void obey();
   void make_shards();
+  void open_shards();
   ServerStatus status();
   void say_ready();
   void beat();
   void end();
-  void note_failure(std::exception_ptr why);
+  void note_change(std::exception_ptr why);
   void check_shards();
 
   const ServerOptions options_;
@@ -82,14 +84,16 @@ class ServerProcess final : public transport::Acceptor {
   SteadyClock clock_;
   Fd socket_;
   transport::Loop loop_;
-  std::unique_ptr<Files> files_;
+  const std::unique_ptr<Files> disk_;
+  Files* const files_;
   CoordinatorLink coordinator_;
   int shard_count_ = 0;
   int server_count_ = 1;
-  int beats_to_answer_ = 0;                           // the coordinator's question; 0: none is open
   std::vector<Fence> fences_;                         // all so far: shards made later obey them too
   std::vector<std::unique_ptr<ShardThread>> shards_;  // unchanged while anybody listens
   std::vector<int> indices_;                          // of the shards
+  bool made_ = false;                                 // all of them, whether ready or not
+  std::vector<std::uint64_t> looks_to_answer_;        // by shard: the coordinator's question; empty: none is open
   std::unique_ptr<transport::Listener> listener_;
   std::mutex mutex_;
   std::exception_ptr failure_;  // guarded by mutex_
@@ -128,32 +132,43 @@ int ServerProcess::run() {
 void ServerProcess::obey() {
   for (const Fence& fence : coordinator_.take_fences()) {
     fences_.push_back(fence);
-    for (const auto& shard : shards_) {
-      shard->server().fence(fence);
+    for (std::size_t i = 0; listener_ != nullptr && i < shards_.size(); ++i) {
+      shards_[i]->server().fence(fence);
     }
   }
-  if (listener_ == nullptr && coordinator_.joined() && coordinator_.agreement()) {
+  if (!made_ && coordinator_.joined() && coordinator_.agreement()) {
     make_shards();
   }
+  if (made_ && listener_ == nullptr && std::ranges::all_of(shards_, &ShardThread::is_ready)) {
+    open_shards();
+  }
   if (coordinator_.take_question()) {
-    beats_to_answer_ = 2;
+    looks_to_answer_.clear();
+    for (const auto& shard : shards_) {
+      looks_to_answer_.push_back(shard->looks_asked() + 1);
+    }
   }
 }
 
-// Nobody is let in before all shards are there: a worker that comes earlier waits in the socket's queue.
 void ServerProcess::make_shards() {
+  made_ = true;
   shard_count_ = coordinator_.joined()->shards;
   server_count_ = static_cast<int>(coordinator_.joined()->servers.size());
   const Agreement& agreement = *coordinator_.agreement();
   for (int shard = 0; shard < shard_count_; ++shard) {
     if (is_mine(shard)) {
-      shards_.push_back(
-          std::make_unique<ShardThread>(clock_, agreement, shard, shard_count_, options_, *files_,
-                                        [this](std::exception_ptr why) { note_failure(std::move(why)); }));
+      shards_.push_back(std::make_unique<ShardThread>(clock_, agreement, shard, shard_count_, options_, *files_,
+                                                      [this](std::exception_ptr why) { note_change(std::move(why)); }));
       indices_.push_back(shard);
-      for (const Fence& fence : fences_) {
-        shards_.back()->server().fence(fence);
-      }
+    }
+  }
+}
+
+// Nobody is let in before all shards are there: a worker that comes earlier waits in the socket's queue.
+void ServerProcess::open_shards() {
+  for (const Fence& fence : fences_) {
+    for (const auto& shard : shards_) {
+      shard->server().fence(fence);
     }
   }
   listener_ = transport::listen_tcp(loop_, std::move(socket_), *this, transport::SharedMemory::kAuto, exposure_);
@@ -171,17 +186,22 @@ void ServerProcess::say_ready() {
 ServerStatus ServerProcess::status() {
   ServerStatus status;
   status.server = options_.index;
-  status.shards = static_cast<std::uint32_t>(shards_.size());
   for (const auto& shard : shards_) {
+    status.shards += shard->is_ready() ? 1 : 0;
     add(shard->status(), status);
   }
   return status;
 }
 
-// The first status after the question may be older than it.
+// What a shard says of the time before the question is no answer to it.
 void ServerProcess::beat() {
   coordinator_.report(status());
-  if (beats_to_answer_ > 0 && --beats_to_answer_ == 0) {
+  bool answered = !looks_to_answer_.empty();
+  for (std::size_t i = 0; i < looks_to_answer_.size(); ++i) {
+    answered = answered && shards_[i]->status().looks >= looks_to_answer_[i];
+  }
+  if (answered) {
+    looks_to_answer_.clear();
     say_ready();
   }
 }
@@ -199,9 +219,11 @@ void ServerProcess::end() {
   check_shards();
 }
 
-void ServerProcess::note_failure(std::exception_ptr why) {
+void ServerProcess::note_change(std::exception_ptr why) {
   const std::lock_guard lock(mutex_);
-  failure_ = std::move(why);
+  if (why != nullptr) {
+    failure_ = std::move(why);
+  }
   loop_.wake();
 }
 

@@ -23,8 +23,7 @@ struct SnapshotOptions {
 };
 
 // One shard and the connections to it, on one loop. [ps 4/7], [ps 5/7]
-// Fragments are finite-checked and norm-summed on arrival, in the slot; the rule runs after the last one. A partial push of a
-// lost connection is discarded. Pulls before initialisation wait (and hold no credit). Snapshots: the state is copied between
+// The rule runs when a push's last fragment has come; a partial push of a lost connection is discarded. Pulls before initialisation wait (and hold no credit). Snapshots: the state is copied between
 // two pushes, written by a thread of its own, then each worker is told what it covers.
 // Threads: its loop's; admit() and fence() any. Blocks: never (the snapshot thread does).
 // Errors: a message that breaks the protocol closes its connection and changes nothing else.
@@ -66,6 +65,7 @@ struct ServerOptions {
   bool insecure = false;
   Duration heartbeat = std::chrono::milliseconds(100);
   Duration silence = std::chrono::seconds(10);
+  Files* files = nullptr;  // for snapshots; nullptr: those of the machine
 };
 
 // A whole server process: joins the coordinator, gets the schema, owns its shards (one thread each), beats, obeys, ends when

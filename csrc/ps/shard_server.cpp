@@ -116,10 +116,14 @@ WorkerLink* ShardServer::State::find(const transport::Connection& connection) {
   return nullptr;
 }
 
+// Its life may have ended on the way from the listener's thread; one that ends after this look is found by the next.
 void ShardServer::State::add(std::unique_ptr<WorkerLink> link) {
+  drop_dead_lives();
+  if (!lives.is_live(link->worker, link->life)) {
+    return;
+  }
   WorkerLink& added = *link;
   links.push_back(std::move(link));
-  drop_dead_lives();
   note_worker(added.worker);
   out.clear();
   encode(ShardState{shard.version(), shard.next_sequence(added.worker), static_cast<std::uint8_t>(shard.initialised())},

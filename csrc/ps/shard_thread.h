@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -16,33 +17,39 @@ struct ShardStatus {
   std::uint64_t version = 0;
   std::uint64_t snapshots = 0;
   std::string snapshot_error;
-  LeaseTable leases;  // decided
+  LeaseTable leases;        // decided
+  std::uint64_t looks = 0;  // how many there were, this one included
 };
 
-// One shard on a loop and a thread of its own.
-// Threads: one owner.
+// One shard on a loop and a thread of its own, which makes it and restores it too: a large one takes longer than a server may be
+// silent. Threads: one owner.
 class ShardThread {
  public:
-  // Makes the shard, restores it, starts the thread. `failed` is called on that thread when an exception ended it.
-  // Errors: those of ShardServer and read_snapshot. The references outlive it.
+  // `changed` is called on that thread: with nullptr when the shard is ready, with what ended the thread when it failed, among
+  // them the errors of ShardServer and read_snapshot. The references outlive it.
   ShardThread(const Clock& clock, const Agreement& agreement, int shard, int shard_count, const ServerOptions& options,
-              Files& files, std::function<void(std::exception_ptr)> failed);
+              Files& files, std::function<void(std::exception_ptr)> changed);
   ~ShardThread();  // ends the thread, saves nothing
 
-  ShardServer& server() { return server_; }  // what any thread may call
-  ShardStatus status();                      // as of the last call; asks the thread for a newer one
-  void save_and_end();                       // Blocks: until all is on the disk
+  bool is_ready() const { return ready_; }
+  ShardServer& server() { return *server_; }                  // what any thread may call; only when ready
+  ShardStatus status();                                       // as of the last call; asks the thread for a newer one
+  std::uint64_t looks_asked() const { return looks_asked_; }  // by status(), so far
+  void save_and_end();                                        // Blocks: until all is on the disk
 
  private:
-  void run();
+  void make(const Agreement& agreement, int shard, int shard_count, const ServerOptions& options, Files& files);
+  void serve();
   void end();
   void look_at_shard();
 
   transport::Loop loop_;
-  ShardServer server_;
-  const std::function<void(std::exception_ptr)> failed_;
+  std::unique_ptr<ShardServer> server_;  // made by the thread
+  const std::function<void(std::exception_ptr)> changed_;
+  std::atomic<bool> ready_{false};
   std::atomic<bool> ending_{false};
   std::atomic<bool> saving_{false};
+  std::uint64_t looks_asked_ = 0;
   std::mutex mutex_;
   ShardStatus status_;  // guarded by mutex_
   std::thread thread_;

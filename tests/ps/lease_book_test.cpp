@@ -304,6 +304,17 @@ TEST(LeaseBook, ManyLeasesDoneOutOfOrderLeaveNothingBehind) {
   EXPECT_EQ(book.epoch(), 1);
 }
 
+TEST(LeaseBook, ReopenedWhileGivenBackIsGivenOnce) {
+  LeaseBook book(2, 1, 1);
+  const std::uint64_t lease = book.next(0)->id;
+  book.give_back(0);
+  book.done(lease);
+  book.reopen(LeaseTable({lease, lease + 1}));
+  EXPECT_EQ(book.next(1)->id, lease);
+  EXPECT_EQ(book.next(2)->id, lease + 1);
+  EXPECT_FALSE(book.next(2));
+}
+
 TEST(LeaseBook, ReopenedLeasesAreGivenAgainAndDoneAgain) {
   LeaseBook book(6, 1, 1, 100);
   for (int i = 0; i < 5; ++i) {

@@ -40,6 +40,18 @@ TEST(MembershipAgreement, WorkersHearAgreedWhenAllServersAreReady) {
   EXPECT_THAT(targets<SendSchema>(job.membership.offer(1, agreement_of())), ElementsAre("worker 1"));
 }
 
+TEST(MembershipAgreement, WhoWaitsForItIsToldThatAServerMakesItsShards) {
+  Job job(2, 1);
+  job.join_server(0);
+  job.join_worker(0);
+  job.membership.offer(0, agreement_of());
+  const auto told = only<SendMinimumClock>(job.pass(2s, {kWorker0, kServer0}));
+  ASSERT_FALSE(told.empty());
+  EXPECT_EQ(told.back().minimum.slowest, -1);
+  EXPECT_EQ(told.back().minimum.server, 0);
+  EXPECT_LT(told.back().minimum.stalled_nanoseconds, 1'000'000'000);
+}
+
 TEST(MembershipAgreement, AServerThatComesLateHearsIt) {
   Job job(1, 2);
   job.join_server(0);

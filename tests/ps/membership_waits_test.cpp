@@ -226,6 +226,22 @@ TEST(MembershipLeases, AWaitingWorkerIsToldForWhom) {
   EXPECT_THAT(targets<SendMinimumClock>(actions), ElementsAre("worker 0"));
 }
 
+TEST(MembershipLeases, AWaitThatNoWorkerHoldsUpIsForAServerThatIsAway) {
+  Job job(1, 2);
+  job.starts(with_leases(1));
+  job.membership.ask_leases(0, 1);
+  const std::uint64_t lease = job.membership.leases()->base() + 1;
+  job.membership.leases_done(0, {&lease, 1});
+  job.membership.leave(kServer1, false, job.clock.now());
+  EXPECT_THAT(job.membership.ask_leases(0, 1), IsEmpty());
+  job.pass(3s, {kWorker0, kServer0});
+  const auto told = only<SendMinimumClock>(job.pass(1s, {kWorker0, kServer0}));
+  ASSERT_THAT(told, SizeIs(1));
+  EXPECT_EQ(told[0].minimum.slowest, -1);
+  EXPECT_EQ(told[0].minimum.server, 1);
+  EXPECT_GE(told[0].minimum.stalled_nanoseconds, 3'900'000'000);
+}
+
 // ---- the end --------------------------------------------------------------------------------------------------------
 
 TEST(MembershipFinish, IsAnsweredWhenEveryWorkerAsked) {

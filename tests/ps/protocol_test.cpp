@@ -69,7 +69,7 @@ TEST(Protocol, MessagesOfMembersRoundTrip) {
   check_round_trip(Joined{2, 3, 4, {"127.0.0.1:1", "[::1]:65535"}});
   check_round_trip(Progress{1, 2, 0.5, 1.5, 3, 4, 5});
   check_round_trip(Tick{-1});
-  check_round_trip(MinimumClock{10});
+  check_round_trip(MinimumClock{10, 1, 2, 30});
   check_round_trip(ServerReady{77, {}});
   ServerReady ready{77, LeaseTable({1, 5})};
   ready.leases.record(1ull << 60);
@@ -88,6 +88,9 @@ TEST(Protocol, MessagesOfMembersRoundTrip) {
   check_round_trip(Lease{1, 2, 3, 4});
   check_round_trip(Leases{{{1, 0, 0, 64}, {2, 0, 64, 128}}, 1});
   check_round_trip(Reason{"because"});
+  const auto cut = bytes_of(Reason{std::string(5000, 'x')});
+  EXPECT_EQ(decode<Reason>(cut).text, std::string(Reason::kMostBytes, 'x'));
+  EXPECT_LE(cut.size(), largest_body_bytes({}, {}));
   check_round_trip(Fence{1, 2});
 }
 

@@ -49,7 +49,7 @@ class Job final : public CoordinatorObserver {
 
   // Its exit status; its exception. What a test leaves behind ends when the coordinator does.
   int end_of_server(int index) { return servers_.at(index).get(); }
-  void start_server(int index, Duration heartbeat = std::chrono::milliseconds(20)) {
+  void start_server(int index, Duration heartbeat = std::chrono::milliseconds(20), Files* files = nullptr) {
     ServerOptions options;
     options.index = index;
     options.job = kJob;
@@ -57,6 +57,7 @@ class Job final : public CoordinatorObserver {
     options.listen_fd = ::dup(sockets_[static_cast<std::size_t>(index)].get());
     options.snapshots.folder = folder_;
     options.heartbeat = heartbeat;
+    options.files = files;
     servers_[index] = std::async(std::launch::async, [options] { return run_server(options); });
   }
   MemberOptions member(int rank) const {
@@ -72,11 +73,16 @@ class Job final : public CoordinatorObserver {
   void on_server_status(const ServerStatus& status) override {
     const std::lock_guard lock(mutex_);
     statuses_[status.server] = status;
+    ++heard_[status.server];
     changed_.notify_all();
   }
   ServerStatus last_said(int server) {
     const std::lock_guard lock(mutex_);
     return statuses_[server];
+  }
+  bool hears_of_server(int server, int times) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(60), [&] { return heard_[server] >= times; });
   }
   bool sees_applied(std::uint64_t applied) {
     std::unique_lock lock(mutex_);
@@ -99,6 +105,7 @@ class Job final : public CoordinatorObserver {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<int, ServerStatus> statuses_;
+  std::map<int, int> heard_;
 };
 
 // A worker under the coordinator, with a client of all its shards.
@@ -272,6 +279,51 @@ TEST_F(Server, ObeysFences) {
   again->finish();
   again.reset();  // servers stay as long as somebody may pull
   EXPECT_EQ(job.end_of_server(0), 0);
+}
+
+// The disk's, which takes its time over the first look.
+class SlowFiles final : public Files {
+  using Path = std::filesystem::path;
+
+ public:
+  std::unique_ptr<File> create(const Path& where) override { return disk_->create(where); }
+  std::vector<std::byte> read(const Path& where, std::size_t limit) override { return disk_->read(where, limit); }
+  bool exists(const Path& where) override { return disk_->exists(where); }
+  void rename(const Path& from, const Path& to) override { disk_->rename(from, to); }
+  void remove(const Path& where) override { disk_->remove(where); }
+  std::vector<std::string> list(const Path& folder) override {
+    gone_.wait();
+    return disk_->list(folder);
+  }
+  void sync_folder(const Path& folder) override { disk_->sync_folder(folder); }
+  void create_folders(const Path& folder) override { disk_->create_folders(folder); }
+  void go() { go_.set_value(); }
+
+ private:
+  std::promise<void> go_;
+  const std::shared_future<void> gone_ = go_.get_future().share();
+  const std::unique_ptr<Files> disk_ = disk_files();
+};
+
+TEST_F(Server, ThatTakesLongToRestoreIsNotSilentAndOpensThen) {
+  SlowFiles files;
+  Job job(1, 1, 1, folder_);
+  job.start_server(0, std::chrono::milliseconds(20), &files);
+  auto member = std::make_unique<Member>(job.member(0));
+  std::promise<void> agreed;
+  std::thread offer([&] {
+    member->agree(agreement_);
+    agreed.set_value();
+  });
+  ASSERT_TRUE(job.hears_of_server(0, 20));
+  EXPECT_EQ(job.last_said(0).shards, 0u);
+  files.go();
+  agreed.get_future().get();
+  member->finish();
+  member.reset();
+  EXPECT_EQ(job.end_of_server(0), 0);
+  EXPECT_EQ(job.last_said(0).shards, 1u);
+  offer.join();
 }
 
 TEST_F(Server, ACorruptedSnapshotEndsItWithTheReason) {

@@ -36,7 +36,15 @@ class Log {
 class Peer final : public transport::Receiver {
  public:
   Peer(Cluster& cluster, int rank, std::uint32_t incarnation, std::uint64_t attempt, std::int32_t shard = 0)
-      : cluster_(cluster) {
+      : Peer(cluster, hello(cluster, rank, incarnation, attempt, shard), cluster.address(0)) {}
+  Peer(Cluster& cluster, const transport::Hello& hello) : Peer(cluster, hello, cluster.address(0)) {}
+  Peer(Cluster& cluster, const transport::Hello& hello, const std::string& address) : cluster_(cluster) {
+    connection = cluster_.network.connect(address, hello, *this);
+    cluster_.note_link(cluster_.newest_link(), 0);
+    cluster_.deliver_all();
+  }
+  static transport::Hello hello(Cluster& cluster, int rank, std::uint32_t incarnation, std::uint64_t attempt,
+                                std::int32_t shard) {
     transport::Hello hello;
     hello.job = Cluster::kJob;
     hello.rank = rank;
@@ -45,13 +53,7 @@ class Peer final : public transport::Receiver {
     Writer body;
     encode(JoinShard{shard, 4, attempt}, body);
     hello.body = body.take();
-    connect(hello);
-  }
-  Peer(Cluster& cluster, const transport::Hello& hello) : cluster_(cluster) { connect(hello); }
-  void connect(const transport::Hello& hello) {
-    connection = cluster_.network.connect(cluster_.address(0), hello, *this);
-    cluster_.note_link(cluster_.newest_link(), 0);
-    cluster_.deliver_all();
+    return hello;
   }
 
   void on_open(transport::Connection&, const transport::Welcome& given) override {
@@ -242,14 +244,42 @@ TEST(ShardServer, ResumeForgetsWhatHasArrivedAndDeclaresLosses) {
 TEST(ShardServer, AnUnknownPullerWaitsForNothingThatIsNotThere) {
   Cluster cluster({.schema = ledger_schema()});
   Peer peer(cluster, 1, 1, 1);
+  const std::uint32_t credits = peer.connection->credits();
   peer.send(MessageType::kPull, Pull{1});
   peer.send(MessageType::kPull, Pull{2});
   EXPECT_EQ(peer.count(MessageType::kValues), 0);
+  EXPECT_EQ(peer.connection->credits(), credits);  // what is parked holds none
   TestWorker worker(cluster, 0);
   worker.initialise();
   cluster.deliver_all();
   EXPECT_EQ(peer.count(MessageType::kValues), 1);  // the newest request
   EXPECT_EQ(peer.count(MessageType::kInitialised), 1);
+}
+
+// Between admission, which another thread may do, and the shard's own turn.
+class LateDoor final : public transport::Acceptor {
+ public:
+  explicit LateDoor(ShardServer& server) : server_(server) {}
+  transport::Admission admit(const transport::Hello& hello, transport::Medium medium) override {
+    return server_.admit(hello, medium);
+  }
+  void on_connection(std::unique_ptr<transport::Connection> connection) override {
+    server_.fence({connection->hello().rank, connection->hello().incarnation + 1});
+    server_.on_connection(std::move(connection));
+  }
+
+ private:
+  ShardServer& server_;
+};
+
+TEST(ShardServer, AnArrivalWhoseLifeHasEndedIsDropped) {
+  Ready ready;
+  LateDoor door(ready.cluster.server());
+  const auto listener = ready.cluster.network.listen("late", door);
+  Peer peer(ready.cluster, Peer::hello(ready.cluster, 1, 1, 1, 0), "late");
+  EXPECT_TRUE(peer.closed);
+  EXPECT_EQ(peer.count(MessageType::kState), 0);
+  ready.expect_lives();
 }
 
 TEST(ShardServer, AnAnswerThatWaitsKeepsItsValuesWhenAPushComes) {
