@@ -444,6 +444,22 @@ int need_servers() {
   return 0;
 }
 
+// A program that catches what it gets, and ends with `code`.
+int need_servers_and_catch(int code) {
+  try {
+    return need_servers();
+  } catch (const std::exception& error) {
+    std::cerr << "caught: " << error.what() << '\n';
+    return code;
+  }
+}
+
+int need_servers_without_a_launcher() {
+  leave_the_launcher();
+  ::setenv("WORLD_SIZE", "2", 1);
+  return need_servers_and_catch(3);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -494,6 +510,9 @@ int main(int count, char** arguments) {
       {"warm_up_with_a_death", warm_up_with_a_death},
       {"differ", differ},
       {"need_servers", need_servers},
+      {"need_servers_and_fail", [] { return need_servers_and_catch(3); }},
+      {"need_servers_without_a_launcher", need_servers_without_a_launcher},
+      {"need_servers_and_go_on", [] { return need_servers_and_catch(0); }},
   };
   const auto found = cases.find(name);
   if (found == cases.end()) {
