@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 #include <utility>
@@ -80,6 +84,17 @@ TEST(Reports, ReachTheSummary) {
     EXPECT_EQ(run.wait(), 0) << run.output();
     EXPECT_THAT(run.output(), ::testing::ContainsRegex("samples +64[ \n]")) << servers << " servers";
   }
+}
+
+TEST(Reports, AreShownOnTheTerminal) {
+  const std::string fifo = ::testing::TempDir() + "downpour-report-" + std::to_string(::getpid());
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  testing::JobRun run({"--servers", "1"}, "train_worker", {"report", fifo}, testing::Screen::kTerminal);
+  EXPECT_TRUE(run.wait_for("worker 0  step         8")) << run.output();
+  std::ofstream(fifo) << "go on\n";
+  EXPECT_EQ(run.wait(), 0) << run.output();
+  EXPECT_THAT(run.output(), ::testing::ContainsRegex("worker 0  step +8 +[0-9.,]+ samples/s  loss 0.7500"));
+  std::filesystem::remove(fifo);
 }
 
 TEST(Stacks, OfAWorkerAreWrittenAtASignal) {
