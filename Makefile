@@ -31,4 +31,4 @@ build/build.ninja: CMakePresets.json
 	@touch $@
 
 clean:
-	rm -rf build build-asan build-tsan build-fuzz build-cuda build-torch-2.11 build-lint
+	rm -rf build build-asan build-tsan build-fuzz build-cuda build-torch-2.11 build-lint build-subdirectory build-fetch_content*

@@ -12,6 +12,8 @@ set(DOWNPOUR_SANITIZE "" CACHE STRING "Sanitizers for our code: 'address;undefin
 set(DOWNPOUR_CUDA AUTO CACHE STRING "CUDA code paths: AUTO, ON or OFF")
 set(DOWNPOUR_LIBTORCH "" CACHE PATH "A LibTorch folder: a wheel's or a Python installation's torch folder, or the unpacked zip")
 set(DOWNPOUR_TORCH_VERSION 2.15.0 CACHE STRING "The pinned wheel that a top-level build fetches when no LibTorch is given")
+set(DOWNPOUR_PRECOMPILED_FOLDER "${PROJECT_BINARY_DIR}/precompiled" CACHE PATH "Where the precompiled header is built")
+mark_as_advanced(DOWNPOUR_PRECOMPILED_FOLDER)
 set_property(CACHE DOWNPOUR_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

@@ -70,7 +70,16 @@ fuzz() {
   report fuzz $failures
 }
 
+# What was just built is up to date: a second run of the same build has nothing to do.
+second_build() {
+  echo "== second build"
+  logged second-build cmake --build --preset default || { report second-build 1; return; }
+  grep -q 'no work to do' "$logs/second-build"
+  report second-build $?
+}
+
 check default all . env
+second_build
 check asan "$core_tests" "$core_labels" env
 # shellcheck disable=SC2086 # empty or words
 check tsan "$core_tests" "$core_labels" $fixed_addresses env

@@ -4,6 +4,7 @@
 
 #include "csrc/base/environment.h"
 #include "csrc/base/stacks.h"
+#include "csrc/ps/agreement.h"
 #include "optimizers/departures.h"
 #include "optimizers/embedded_job.h"
 #include "optimizers/errors.h"
@@ -23,10 +24,12 @@ std::unique_ptr<optimizers::Job> make_job(optimizers::Replica& replica) {
   }
   TORCH_CHECK(environment.role != ProcessRole::kServer,
               "DownpourSGD: this process was started as a server (DOWNPOUR_ROLE)");
-  TORCH_CHECK(environment.world_size == 1 || environment.servers > 0, "DownpourSGD: ", environment.world_size,
-              " workers share no parameters without a server; start them with `downpour run --servers 1 --workers ",
-              environment.world_size, " -- program`");
-  if (environment.role == ProcessRole::kAlone || environment.servers == 0) {
+  // Several workers without a server are a mistake. Where there is a coordinator it is the one to say so, when they offer the
+  // model: then the launcher knows that a restart would not help.
+  const bool mistaken = environment.world_size > 1 && environment.servers == 0;
+  TORCH_CHECK(!mistaken || (environment.role == ProcessRole::kWorker && !environment.coordinator.empty()),
+              "DownpourSGD: ", ps::without_a_server(environment.world_size));
+  if (environment.role == ProcessRole::kAlone || (environment.servers == 0 && !mistaken)) {
     return std::make_unique<optimizers::EmbeddedJob>(replica, environment);
   }
   return std::make_unique<optimizers::ServerJob>(replica, environment);

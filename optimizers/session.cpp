@@ -17,11 +17,14 @@ Duration call_deadline(const Environment& environment, const DownpourOptions& op
   return environment.no_deadlines ? kNoDeadline : Duration(options.call_deadline());
 }
 
-ps::NetworkOptions network_options(const Environment& environment, const ps::Joined& joined,
+// Who waits for a server that is lost hears of the job's end, and why, from the coordinator.
+ps::NetworkOptions network_options(const Environment& environment, const ps::Member& member,
                                    transport::SharedMemory shared_memory) {
+  const ps::Joined joined = member.joined();
   ps::NetworkOptions options;
   options.servers = joined.servers;
   options.shard_count = joined.shards;
+  options.check = [&member] { member.check(); };
   options.shared_memory = shared_memory;
   options.exposure = environment.insecure ? transport::Exposure::kInsecure : transport::Exposure::kLoopbackOnly;
   return options;
@@ -64,7 +67,7 @@ Session::Session(const Environment& environment, const DownpourOptions& options,
       agreement_(std::move(agreement)),
       member_(member_options(environment, options)),
       incarnation_(agree_first(member_, agreement_)),
-      connector_(clock_, network_options(environment, member_.joined(), shared_memory)),
+      connector_(clock_, network_options(environment, member_, shared_memory)),
       client_(agreement_.schema, member_.joined().shards, connector_,
               client_options(environment, options, incarnation_)) {}
 

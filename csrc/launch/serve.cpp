@@ -1,5 +1,6 @@
 #include "csrc/launch/serve.h"
 
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <future>
 #include <iostream>
 #include <thread>
 
@@ -15,6 +17,7 @@
 #include "csrc/base/fd.h"
 #include "csrc/base/log.h"
 #include "csrc/base/random.h"
+#include "csrc/launch/exit_status.h"
 #include "csrc/ps/coordinator.h"
 #include "csrc/ps/server.h"
 #include "csrc/transport/tcp.h"
@@ -52,6 +55,7 @@ class StopSignals {
     }
   }
   int fd() const { return event_.get(); }
+  int number() const { return handled_signal; }  // 0: none has come
   int exit_code(int otherwise) const { return handled_signal != 0 ? 128 + handled_signal : otherwise; }
 
  private:
@@ -80,15 +84,32 @@ class LoggingObserver final : public ps::CoordinatorObserver {
 // The coordinator on a thread of its own, beside the server.
 class HostedCoordinator {
  public:
-  HostedCoordinator(const ServeOptions& options, Fd socket, std::vector<std::string> endpoints, std::uint64_t job)
+  HostedCoordinator(const ServeOptions& options, const StopSignals& signals, Fd socket,
+                    std::vector<std::string> endpoints, std::uint64_t job)
       : coordinator_(loop_, job, membership(options), std::move(endpoints), observer_),
         listener_(transport::listen_tcp(loop_, std::move(socket), coordinator_, transport::SharedMemory::kNever,
                                         exposure(options))),
-        thread_([this] { loop_.run_until([this] { return over_.load(); }, TimePoint::max()); }) {}
+        signal_fd_(signals.fd()) {
+    loop_.watch(signal_fd_, EPOLLIN, [this, &signals](std::uint32_t) {
+      loop_.unwatch(signal_fd_);
+      coordinator_.abort(
+          concat("server 0, which holds the job together, was ended by ", signal_name(signals.number())));
+    });
+    thread_ = std::thread([this] { loop_.run_until([this] { return over_.load(); }, TimePoint::max()); });
+  }
   ~HostedCoordinator() {
     over_ = true;
     loop_.wake();
     thread_.join();
+  }
+  // Tells everybody why this server ends before its time.
+  void failed(const std::string& why) {
+    std::promise<void> told;
+    loop_.post([&] {
+      coordinator_.abort(concat("server 0, which holds the job together, failed: ", why));
+      told.set_value();
+    });
+    told.get_future().wait();
   }
 
  private:
@@ -105,6 +126,7 @@ class HostedCoordinator {
   LoggingObserver observer_;
   ps::Coordinator coordinator_;
   std::unique_ptr<transport::Listener> listener_;
+  const int signal_fd_;
   std::atomic<bool> over_{false};
   std::thread thread_;
 };
@@ -142,7 +164,7 @@ ps::ServerOptions server_options(const ServeOptions& options, std::uint64_t job,
   return result;
 }
 
-int serve_first(const ServeOptions& options, Fd socket, int stop_fd) {
+int serve_first(const ServeOptions& options, Fd socket, const StopSignals& signals) {
   const std::string own = transport::local_address(socket.get()).text();
   auto endpoints = options.endpoints.empty() ? std::vector{own} : options.endpoints;
   const std::string wanted = options.coordinator.empty() ? coordinator_default(options.address) : options.coordinator;
@@ -155,8 +177,13 @@ int serve_first(const ServeOptions& options, Fd socket, int stop_fd) {
   }
   const std::uint64_t job = options.job != 0 ? options.job : system_random();
   std::cout << serve_instructions(options, coordinator.text(), endpoints, job) << std::flush;
-  const HostedCoordinator hosted(options, std::move(coordinator_socket), std::move(endpoints), job);
-  return ps::run_server(server_options(options, job, coordinator.text(), socket.release(), stop_fd));
+  HostedCoordinator hosted(options, signals, std::move(coordinator_socket), std::move(endpoints), job);
+  try {
+    return ps::run_server(server_options(options, job, coordinator.text(), socket.release(), signals.fd()));
+  } catch (const std::exception& error) {
+    hosted.failed(error.what());
+    throw;
+  }
 }
 
 }  // namespace
@@ -189,7 +216,7 @@ int serve(const ServeOptions& options) {
     }
     const StopSignals signals;
     if (options.index == 0) {
-      return signals.exit_code(serve_first(options, std::move(socket), signals.fd()));
+      return signals.exit_code(serve_first(options, std::move(socket), signals));
     }
     return signals.exit_code(
         ps::run_server(server_options(options, options.job, options.coordinator, socket.release(), signals.fd())));

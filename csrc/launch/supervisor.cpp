@@ -238,7 +238,9 @@ std::string Supervisor::hopeless(const Life& life) const {
     return life.ended->status.code == kHopelessCode ? "it cannot use what it found; its own last lines say what to do"
                                                     : "";
   }
-  return life.ended->status.signal == 0 ? coordinator_->membership().refused(life.who.index) : "";
+  // An exception that nobody caught ends a program by SIGABRT; other signals say nothing about the refusal.
+  const int signal = life.ended->status.signal;
+  return signal == 0 || signal == SIGABRT ? coordinator_->membership().refused(life.who.index) : "";
 }
 
 bool Supervisor::owns(pid_t pid) const {

@@ -39,6 +39,12 @@ std::optional<std::string> flaw(const Agreement& agreement) {
   return std::nullopt;
 }
 
+std::string without_a_server(int workers) {
+  return concat(workers,
+                " workers share no parameters without a server; start them with `downpour run --servers 1 --workers ",
+                workers, " -- program`");
+}
+
 std::optional<std::string> first_difference(const Agreement& here, const Agreement& there) {
   std::optional<std::string> found;
   if ((found = first_difference(here.schema, there.schema)) ||

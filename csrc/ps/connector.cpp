@@ -24,7 +24,13 @@ std::unique_ptr<transport::Connection> NetworkConnector::connect(int shard, cons
                                 options_.shared_memory, options_.exposure, named);
 }
 
-bool NetworkConnector::run_once(TimePoint deadline, Duration spin) { return loop_.run_once(deadline, spin); }
+bool NetworkConnector::run_once(TimePoint deadline, Duration spin) {
+  const bool handled = loop_.run_once(deadline, spin);
+  if (options_.check) {
+    options_.check();
+  }
+  return handled;
+}
 
 TimePoint NetworkConnector::now() const { return loop_.now(); }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@ struct NetworkOptions {
   int shard_count = 1;
   transport::SharedMemory shared_memory = transport::SharedMemory::kAuto;
   transport::Exposure exposure = transport::Exposure::kLoopbackOnly;
+  // Called after each turn of the loop: what it throws ends a wait, such as that for a shard that will never come back. Cheap.
+  std::function<void()> check = {};
 };
 
 // Shards that live in server processes: TCP, and shared memory wherever both ends prove to share a machine.

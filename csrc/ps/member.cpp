@@ -31,6 +31,7 @@ struct Member::State {
   // Until `done()`. Errors: as Member's; TimeoutError says `operation` and for whom it waited.
   template <typename Done>
   void wait(Lock& lock, const std::string& operation, Patience patience, const Done& done);
+  void raise_if_failed() const;
   void raise_if_over() const;
   TimePoint deadline(TimePoint start, Duration stood_still, Patience patience) const;
   [[noreturn]] void raise_timeout(const std::string& operation, Duration waited, Patience patience) const;
@@ -162,6 +163,11 @@ void Member::finish() {
   state_->wait(lock, "finishing the job", Patience::kWhileOthersProgress, [&board] { return board.finished; });
 }
 
+void Member::check() const {
+  const Lock lock(state_->board.mutex);
+  state_->raise_if_failed();
+}
+
 bool Member::fenced() const {
   check_process();
   const Lock lock(state_->board.mutex);
@@ -189,10 +195,14 @@ void Member::rejoin() {
 
 // ---- waiting ------------------------------------------------------------------------------------------------------
 
-void Member::State::raise_if_over() const {
+void Member::State::raise_if_failed() const {
   if (board.phase == Phase::kFailed) {
     board.raise();
   }
+}
+
+void Member::State::raise_if_over() const {
+  raise_if_failed();
   DOWNPOUR_CHECK_AS(FencedError, board.phase != Phase::kFenced, link.name(), ": incarnation ", board.joined.incarnation,
                     " was fenced by the coordinator at ", link.coordinator(), "; rejoin() starts the next one");
 }

@@ -52,6 +52,7 @@ class Member {
   void leases_done(std::span<const std::uint64_t> leases);  // cheap
   void finish();  // waits for every other worker; no deadline while they make progress
 
+  void check() const;   // very cheap; Errors: as all calls of a job that is over, not FencedError
   bool fenced() const;  // this life is over: rejoin()
   void rejoin();        // a new incarnation in the same process; nothing while it is live
 

@@ -27,8 +27,7 @@ Actions Membership::settled(Actions out) {
 
 std::optional<std::string> Membership::objection(const Agreement& agreement) const {
   if (options_.servers == 0 && options_.workers > 1) {
-    return concat("DownpourSGD with ", options_.workers,
-                  " workers needs a server and this job has none: start it with --servers 1 or more");
+    return without_a_server(options_.workers);
   }
   if (const auto found = flaw(agreement)) {
     return found;

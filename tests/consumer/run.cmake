@@ -1,10 +1,14 @@
 # One consumer test: cmake -D CASE=<name> -D SOURCE=<this repository> -D WORK=<empty folder> -D PREFIX=<installed tree>
-# -D CXX=<compiler> [-D LIBTORCH=<folder>] -P run.cmake. Configures, builds and runs a small project as a user would, or
+# -D CXX=<compiler> [-D LAUNCHER=<ccache and its settings>] [-D LIBTORCH=<folder>] -D BUILD_TYPE=... -D FLAGS=<of RelWithDebInfo>
+# -D WERROR=<ON or OFF> (as in our own build) -P run.cmake. Configures, builds and runs a small project as a user would, or
 # checks that configuring it fails with one clear sentence.
 cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE "${WORK}")
 file(MAKE_DIRECTORY "${WORK}")
 set(here "${CMAKE_CURRENT_LIST_DIR}")
+if(LAUNCHER)
+  set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} "${LAUNCHER}")
+endif()
 
 function(must_run)
   execute_process(COMMAND ${ARGN} WORKING_DIRECTORY "${WORK}" RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -93,14 +97,17 @@ endfunction()
 set(installed "-DCMAKE_PREFIX_PATH=${PREFIX}")
 set(with_torch "-DDOWNPOUR_LIBTORCH=${LIBTORCH}")
 set(with_find_torch "-DTorch_DIR=${here}" "-DSTUB_TORCH=${LIBTORCH}")
-set(fetched "-DFETCHCONTENT_SOURCE_DIR_DOWNPOUR=${SOURCE}" -DDOWNPOUR_CCACHE=ON)
+# Compiled as in our own build, so that ccache has it all; what a project says nothing of is ours to choose.
+set(as_ours -DCMAKE_BUILD_TYPE=${BUILD_TYPE} "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=${FLAGS}" -DDOWNPOUR_WERROR=${WERROR}
+    "-DDOWNPOUR_PRECOMPILED_FOLDER=${WORK}/precompiled")
+set(fetched "-DFETCHCONTENT_SOURCE_DIR_DOWNPOUR=${SOURCE}" ${as_ours})
 
 if(CASE STREQUAL "core")
   project_works(core "${installed}")
 elseif(CASE STREQUAL "core_pkg_config")
   pkg_config_works(downpour-core core/main.cpp)
 elseif(CASE STREQUAL "subdirectory")
-  project_works(subdirectory "-DDOWNPOUR_SOURCE=${SOURCE}" -DDOWNPOUR_CCACHE=ON)
+  project_works(subdirectory "-DDOWNPOUR_SOURCE=${SOURCE}" ${as_ours})
 elseif(CASE STREQUAL "torch")
   project_works(torch "${installed}" "${with_torch}")
 elseif(CASE STREQUAL "torch_pkg_config")

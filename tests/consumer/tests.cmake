@@ -10,9 +10,15 @@ if(DOWNPOUR_WITH_TORCH)
        no_libtorch not_a_libtorch old_libtorch other_minor two_libtorch)
 endif()
 foreach(case IN LISTS cases)
+  set(folder "${work}/${case}")
+  if(case MATCHES "^(subdirectory|fetch_content)")
+    # These compile the library again. ccache knows it from our own build where the sources lie at the same relative place.
+    set(folder "${PROJECT_BINARY_DIR}-${case}")
+  endif()
   add_test(NAME consumer.${case}
-    COMMAND "${CMAKE_COMMAND}" -D CASE=${case} -D "SOURCE=${PROJECT_SOURCE_DIR}" -D "WORK=${work}/${case}" -D "PREFIX=${work}/prefix"
-            -D "CXX=${CMAKE_CXX_COMPILER}" -D "LIBTORCH=${DOWNPOUR_TORCH_FOLDER}" -P "${CMAKE_CURRENT_LIST_DIR}/run.cmake")
+    COMMAND "${CMAKE_COMMAND}" -D CASE=${case} -D "SOURCE=${PROJECT_SOURCE_DIR}" -D "WORK=${folder}" -D "PREFIX=${work}/prefix"
+            -D "CXX=${CMAKE_CXX_COMPILER}" -D "LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}" -D BUILD_TYPE=${CMAKE_BUILD_TYPE}
+            -D "FLAGS=${CMAKE_CXX_FLAGS_RELWITHDEBINFO}" -D WERROR=${DOWNPOUR_WERROR} -D "LIBTORCH=${DOWNPOUR_TORCH_FOLDER}" -P "${CMAKE_CURRENT_LIST_DIR}/run.cmake")
   set_tests_properties(consumer.${case} PROPERTIES LABELS consumer FIXTURES_REQUIRED downpour_installed TIMEOUT 900
                        SKIP_REGULAR_EXPRESSION "SKIPPED: ")
 endforeach()

@@ -25,19 +25,12 @@ ChildSpec shell(const std::string& script) {
 }
 
 std::string output_of(ChildSpec spec) {
-  int ends[2];
-  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  const Fd reading(ends[0]);
-  Fd writing(ends[1]);
-  spec.standard_output = writing.get();
-  Child child = Child::spawn(spec);
-  writing.reset();
+  Piped piped = spawn_piped(std::move(spec));
   std::string text;
-  char buffer[4096];
-  for (ssize_t count = 0; (count = ::read(reading.get(), buffer, sizeof(buffer))) > 0;) {
-    text.append(buffer, static_cast<std::size_t>(count));
+  for (std::string more; !(more = read_once(piped.output)).empty();) {
+    text += more;
   }
-  EXPECT_TRUE(wait_for(child).status.success());
+  EXPECT_TRUE(wait_for(piped.child).status.success());
   return text;
 }
 
@@ -98,21 +91,13 @@ TEST(Child, StartsWithNoSignalBlockedOrIgnored) {
 }
 
 TEST(Child, WhatIsLeftOfItsGroupAndSessionDiesWithIt) {
-  int ends[2];
-  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  const Fd reading(ends[0]);
-  Fd writing(ends[1]);
   // The second one has left the group, not the session (an interactive shell gives each job a group).
-  ChildSpec spec = shell("sleep 1000 & set -m; sleep 1000 & exit 0");
-  spec.standard_output = writing.get();
-  Child child = Child::spawn(spec);
-  writing.reset();
-  EXPECT_TRUE(wait_for(child).status.success());
+  Piped piped = spawn_piped(shell("sleep 1000 & set -m; sleep 1000 & exit 0"));
+  EXPECT_TRUE(wait_for(piped.child).status.success());
   // The sleepers hold the pipe: its end shows that they are dead.
-  pollfd waiting{.fd = reading.get(), .events = POLLIN, .revents = 0};
+  pollfd waiting{.fd = piped.output.get(), .events = POLLIN, .revents = 0};
   EXPECT_EQ(::poll(&waiting, 1, 60'000), 1);
-  char byte = 0;
-  EXPECT_EQ(::read(reading.get(), &byte, 1), 0);
+  EXPECT_EQ(read_once(piped.output), "");
 }
 
 TEST(Child, AProgramThatCannotStartIsAnErrorThatSaysWhy) {

@@ -32,16 +32,9 @@ Child stray() {
   ChildSpec spec;
   spec.program = test_program("stray");
   spec.arguments = {"stray", "stays"};
-  int ends[2];
-  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  const Fd reading(ends[0]);
-  Fd writing(ends[1]);
-  spec.standard_output = writing.get();
-  Child child = Child::spawn(spec);
-  writing.reset();
-  char text[16];
-  EXPECT_GT(::read(reading.get(), text, sizeof(text)), 0);  // it says when its stray lives
-  return child;
+  Piped piped = spawn_piped(std::move(spec));
+  EXPECT_NE(read_once(piped.output), "");  // it says when its stray lives
+  return std::move(piped.child);
 }
 
 TEST(Descendants, StraysAreFoundAndEnded) {
@@ -77,14 +70,9 @@ TEST(Descendants, ASessionIsKilledWithoutItsLeader) {
               spec.program = "/bin/sh";
               spec.arguments = {"sh", "-c", "sleep 1000 & sleep 1000 & echo started; exec sleep 1000"};
               spec.variables = {"PATH=/bin:/usr/bin"};
-              int ends[2];
-              if (::pipe2(ends, O_CLOEXEC) != 0) {
-                return false;
-              }
-              spec.standard_output = ends[1];
-              Child leader = Child::spawn(spec);
-              char text[16];
-              if (::read(ends[0], text, sizeof(text)) <= 0) {
+              Piped piped = spawn_piped(std::move(spec));
+              Child& leader = piped.child;
+              if (read_once(piped.output).empty()) {
                 return false;
               }
               kill_session(leader.pid());

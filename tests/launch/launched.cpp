@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <fstream>
@@ -27,12 +28,6 @@ namespace downpour::launch {
 namespace {
 
 constexpr int kPatienceMs = 60'000;
-
-std::pair<Fd, Fd> make_pipe() {
-  int ends[2];
-  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  return {Fd(ends[0]), Fd(ends[1])};
-}
 
 // False at the end of the channel.
 bool append(int fd, std::string& to) {
@@ -65,6 +60,25 @@ std::string test_program(const std::string& name) { return std::string(DOWNPOUR_
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::pair<Fd, Fd> make_pipe() {
+  int ends[2];
+  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+Piped spawn_piped(ChildSpec spec) {
+  auto [reading, writing] = make_pipe();
+  spec.standard_output = writing.get();
+  return {Child::spawn(spec), std::move(reading)};
+}
+
+std::string read_once(const Fd& fd) {
+  std::string text(65536, '\0');
+  const ssize_t count = ::read(fd.get(), text.data(), text.size());
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+  return text;
 }
 
 Ended wait_for(Child& child) {

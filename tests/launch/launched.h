@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "csrc/base/clock.h"
@@ -75,6 +76,19 @@ class Gate {
  private:
   Fd fifo_;
 };
+
+// What a child writes to its standard output; nobody else holds the other end.
+struct Piped {
+  Child child;
+  Fd output;
+};
+Piped spawn_piped(ChildSpec spec);
+
+// What comes next there, in one piece; empty at the end.
+std::string read_once(const Fd& fd);
+
+// Reading end, writing end.
+std::pair<Fd, Fd> make_pipe();
 
 // Waits for its end and reaps it.
 Ended wait_for(Child& child);

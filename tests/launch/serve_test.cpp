@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <optional>
 #include <sstream>
 
@@ -62,22 +63,18 @@ std::string value_of(const std::string& name, const std::string& text) {
 class Trainer {
  public:
   Trainer(std::vector<std::string> variables, int rank, const std::vector<std::string>& arguments = {}) {
-    int out[2];
-    int error[2];
-    EXPECT_EQ(::pipe2(out, O_CLOEXEC) + ::pipe2(error, O_CLOEXEC), 0);
-    out_ = Fd(out[0]);
-    error_ = Fd(error[0]);
-    const Fd out_writing(out[1]);
-    const Fd error_writing(error[1]);
+    auto [error, error_writing] = make_pipe();
+    error_ = std::move(error);
     ChildSpec spec;
     spec.program = test_program("trainer");
     spec.arguments = {"trainer", "20"};
     spec.arguments.insert(spec.arguments.end(), arguments.begin(), arguments.end());
     spec.variables = std::move(variables);
     spec.variables.push_back("RANK=" + std::to_string(rank));
-    spec.standard_output = out_writing.get();
     spec.standard_error = error_writing.get();
-    child_ = Child::spawn(spec);
+    Piped piped = spawn_piped(std::move(spec));
+    out_ = std::move(piped.output);
+    child_ = std::move(piped.child);
   }
   ~Trainer() {
     if (child_) {
@@ -95,14 +92,6 @@ class Trainer {
   std::string error() const { return read_once(error_); }
 
  private:
-  // What comes next, in one piece.
-  static std::string read_once(const Fd& fd) {
-    std::string text(65536, '\0');
-    const ssize_t count = ::read(fd.get(), text.data(), text.size());
-    text.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-    return text;
-  }
-
   Fd out_;
   Fd error_;
   std::optional<Child> child_;
@@ -117,25 +106,33 @@ TEST(Serve, AServerByHandTrainsAWorkerAndEndsWithIt) {
   EXPECT_EQ(server.wait(), 0) << server.err();
 }
 
-TEST(Serve, TwoServersByHand) {
-  // Ports that were free a moment ago: by hand somebody has to choose them.
+// Ports that were free a moment ago: by hand somebody has to choose them.
+std::vector<std::string> free_endpoints(int count) {
   std::vector<std::string> endpoints;
-  {
-    std::vector<Fd> sockets;
-    for (int index = 0; index < 2; ++index) {
-      sockets.push_back(transport::bind_socket({.host = "127.0.0.1", .port = 0}, transport::Exposure::kLoopbackOnly));
-      endpoints.push_back(transport::local_address(sockets.back().get()).text());
-    }
+  std::vector<Fd> sockets;
+  for (int index = 0; index < count; ++index) {
+    sockets.push_back(transport::bind_socket({.host = "127.0.0.1", .port = 0}, transport::Exposure::kLoopbackOnly));
+    endpoints.push_back(transport::local_address(sockets.back().get()).text());
   }
-  Launched first({"serve", "--servers", "2", "--workers", "1", "--address", endpoints[0], "--endpoints",
-                  endpoints[0] + "," + endpoints[1]});
-  first.wait_for("--job");
-  std::istringstream words(first.out().substr(first.out().find("downpour serve") + 9));
+  return endpoints;
+}
+
+// What server 0 says that one types for server 1.
+std::vector<std::string> second_server(const std::string& instructions) {
+  std::istringstream words(instructions.substr(instructions.find("downpour serve") + 9));
   std::vector<std::string> arguments;
   for (std::string word; words >> word;) {
     arguments.push_back(word);
   }
-  Launched second(arguments);
+  return arguments;
+}
+
+TEST(Serve, TwoServersByHand) {
+  const auto endpoints = free_endpoints(2);
+  Launched first({"serve", "--servers", "2", "--workers", "1", "--address", endpoints[0], "--endpoints",
+                  endpoints[0] + "," + endpoints[1]});
+  first.wait_for("--job");
+  Launched second(second_server(first.out()));
   EXPECT_TRUE(run_trainer(exported(first.out()), 0).status.success());
   EXPECT_EQ(first.wait(), 0) << first.err();
   EXPECT_EQ(second.wait(), 0) << second.err();
@@ -168,11 +165,8 @@ TEST(Serve, BadInput_AnAddressThatIsNoneIsNamed) {
 TEST(Serve, ServerZeroGoneEndsTheOthers) {
   Launched first({"serve", "--servers", "2", "--workers", "1", "--endpoints", "127.0.0.1:1,127.0.0.1:2"});
   first.wait_for("--job");
-  std::istringstream words(first.out().substr(first.out().find("downpour serve") + 9));
-  std::vector<std::string> arguments;
-  for (std::string word; words >> word;) {
-    arguments.push_back(word == "127.0.0.1:2" ? "127.0.0.1:0" : word);
-  }
+  auto arguments = second_server(first.out());
+  std::ranges::replace(arguments, "127.0.0.1:2", "127.0.0.1:0");
   Launched second(arguments);
   first.signal(SIGKILL);
   EXPECT_NE(second.wait(), 0);
@@ -260,6 +254,48 @@ TEST(Serve, CtrlCWritesALastSnapshot) {
   EXPECT_TRUE(run_trainer(exported(again.out()), 0).status.success());
   EXPECT_EQ(again.wait(), 0) << again.err();
   EXPECT_THAT(again.err(), HasSubstr("restored version 10,"));
+}
+
+TEST(Serve, CtrlCOfServerZeroTellsWorkersAndServersWhy) {
+  const RunFolder folder("", ::testing::TempDir());
+  const std::string fifo = (folder.path() / "fifo").string();
+  const Gate gate(fifo + ".0");
+  const auto endpoints = free_endpoints(2);
+  Launched first({"serve", "--servers", "2", "--workers", "1", "--address", endpoints[0], "--endpoints",
+                  endpoints[0] + "," + endpoints[1]});
+  first.wait_for("--job");
+  Launched second(second_server(first.out()));
+  Trainer trainer(exported(first.out()), 0, {fifo});
+  trainer.wait_half_way();
+  first.signal(SIGINT);
+  EXPECT_EQ(first.wait(), 128 + SIGINT) << first.err();
+  EXPECT_EQ(second.wait(), 1);
+  EXPECT_THAT(second.err(),
+              HasSubstr("the job was aborted: server 0, which holds the job together, was ended by SIGINT"));
+  // The worker goes on only now, and finds no server that it could wait for.
+  gate.let_through();
+  EXPECT_EQ(trainer.wait().status.code, 1);
+  EXPECT_THAT(trainer.error(), HasSubstr("worker 0: server 0, which holds the job together, was ended by SIGINT"));
+}
+
+TEST(Serve, AFailureOfServerZeroTellsWorkersWhy) {
+  const RunFolder folder("", ::testing::TempDir());
+  const std::vector<std::string> arguments = {"serve", "--run-folder", folder.path().string()};
+  for (const bool broken : {false, true}) {
+    Launched server(arguments);
+    server.wait_for("\nRANK=0");
+    Trainer trainer(exported(server.out()), 0);
+    EXPECT_EQ(trainer.wait().status.success(), !broken);
+    EXPECT_EQ(server.wait(), broken ? 2 : 0) << server.err();
+    if (broken) {
+      EXPECT_THAT(trainer.error(), ContainsRegex("server 0, which holds the job together, failed: .*safetensors"));
+    }
+    for (const auto& file : std::filesystem::directory_iterator(folder.path())) {
+      if (file.path().extension() == ".safetensors") {
+        std::filesystem::resize_file(file.path(), 100);
+      }
+    }
+  }
 }
 
 }  // namespace

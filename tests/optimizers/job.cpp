@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pty.h>
 #include <spawn.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +16,7 @@
 #include <iterator>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 extern char** environ;
 
@@ -33,10 +36,32 @@ pid_t parent_of(pid_t process) {
   return after_name == std::string::npos ? -1 : static_cast<pid_t>(std::atoi(stat.c_str() + after_name + 4));
 }
 
+// Our end, the launcher's end.
+std::pair<int, int> open_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw std::runtime_error("pipe2");
+  }
+  return {ends[0], ends[1]};
+}
+
+std::pair<int, int> open_terminal() {
+  int ours = -1;
+  int theirs = -1;
+  winsize size{.ws_row = 24, .ws_col = 100, .ws_xpixel = 0, .ws_ypixel = 0};
+  if (::openpty(&ours, &theirs, nullptr, nullptr, &size) != 0) {
+    throw std::runtime_error("openpty");
+  }
+  ::fcntl(ours, F_SETFD, FD_CLOEXEC);
+  ::fcntl(theirs, F_SETFD, FD_CLOEXEC);
+  ::setenv("TERM", "xterm", 1);
+  return {ours, theirs};
+}
+
 }  // namespace
 
 JobRun::JobRun(const std::vector<std::string>& options, const std::string& program,
-               const std::vector<std::string>& arguments) {
+               const std::vector<std::string>& arguments, Screen screen) {
   std::vector<std::string> command = {DOWNPOUR_PROGRAM, "run"};
   command.insert(command.end(), options.begin(), options.end());
   command.insert(command.end(), {"--", DOWNPOUR_TEST_BIN "/" + program});
@@ -46,18 +71,15 @@ JobRun::JobRun(const std::vector<std::string>& options, const std::string& progr
     argv.push_back(word.data());
   }
   argv.push_back(nullptr);
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    throw std::runtime_error("pipe2");
-  }
+  const auto [ours, theirs] = screen == Screen::kTerminal ? open_terminal() : open_pipe();
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
-  ::posix_spawn_file_actions_adddup2(&actions, ends[1], 2);
+  ::posix_spawn_file_actions_adddup2(&actions, theirs, 1);
+  ::posix_spawn_file_actions_adddup2(&actions, theirs, 2);
   const int error = ::posix_spawn(&pid_, DOWNPOUR_PROGRAM, &actions, nullptr, argv.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
-  ::close(ends[1]);
-  pipe_ = ends[0];
+  ::close(theirs);
+  pipe_ = ours;
   if (error != 0) {
     throw std::runtime_error("cannot start " DOWNPOUR_PROGRAM);
   }

@@ -8,12 +8,14 @@
 // `downpour run` as a test starts it.
 namespace downpour::testing {
 
+enum class Screen { kNone, kTerminal };  // what the launcher's output goes to: a pipe, or a terminal
+
 // A launcher with everything it started; killed, if it has not ended, when this dies. Waits end after two minutes.
 class JobRun {
  public:
   // Runs tests/optimizers/programs/<program> with `arguments` under `options` of `downpour run`.
-  JobRun(const std::vector<std::string>& options, const std::string& program,
-         const std::vector<std::string>& arguments);
+  JobRun(const std::vector<std::string>& options, const std::string& program, const std::vector<std::string>& arguments,
+         Screen screen = Screen::kNone);
   ~JobRun();
   JobRun(const JobRun&) = delete;
   JobRun& operator=(const JobRun&) = delete;

@@ -2,22 +2,37 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/types.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
+#include <utility>
 
 // Real processes: the launcher, servers and workers that check themselves (programs/).
 namespace downpour {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 std::vector<std::string> job(int servers, int workers, std::vector<std::string> more = {}) {
   more.insert(more.end(), {"--servers", std::to_string(servers), "--workers", std::to_string(workers), "--quiet"});
   return more;
+}
+
+int times(const std::string& text, const std::string& where) {
+  int count = 0;
+  for (auto at = where.find(text); at != std::string::npos; at = where.find(text, at + 1)) {
+    ++count;
+  }
+  return count;
 }
 
 std::set<std::string> distinct(const std::vector<std::string>& values) { return {values.begin(), values.end()}; }
@@ -71,11 +86,22 @@ TEST(Reports, ReachTheSummary) {
   }
 }
 
+TEST(Reports, AreShownOnTheTerminal) {
+  const std::string fifo = ::testing::TempDir() + "downpour-report-" + std::to_string(::getpid());
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  testing::JobRun run({"--servers", "1"}, "train_worker", {"report", fifo}, testing::Screen::kTerminal);
+  EXPECT_TRUE(run.wait_for("worker 0  step         8")) << run.output();
+  std::ofstream(fifo) << "go on\n";
+  EXPECT_EQ(run.wait(), 0) << run.output();
+  EXPECT_THAT(run.output(), ::testing::ContainsRegex("worker 0  step +8 +[0-9.,]+ samples/s  loss 0.7500"));
+  std::filesystem::remove(fifo);
+}
+
 TEST(Stacks, OfAWorkerAreWrittenAtASignal) {
   testing::JobRun run(job(1, 1), "train_worker", {"print_stacks"});
   EXPECT_EQ(run.wait(), 0) << run.output();
   EXPECT_THAT(run.output(), HasSubstr("downpour: stack of thread "));
-  EXPECT_THAT(run.output(), ::testing::Not(HasSubstr("does not answer")));
+  EXPECT_THAT(run.output(), Not(HasSubstr("does not answer")));
 }
 
 // ---- several workers ------------------------------------------------------------------------------------------------------
@@ -125,17 +151,36 @@ TEST(SharedBuffers, EndAsOneSetOnAllWorkers) {
   EXPECT_THAT(distinct(run.after("buffers ")), SizeIs(1)) << run.output();
 }
 
-TEST(Mistakes, DifferentModelsNameTheFirstDifferingParameter) {
-  testing::JobRun run(job(1, 2, {"--max-restarts", "0"}), "train_worker", {"differ"});
+TEST(Mistakes, DifferentModelsNameTheFirstDifferingParameterAndEndTheJobAtOnce) {
+  testing::JobRun run(job(1, 2), "train_worker", {"differ"});
   EXPECT_NE(run.wait(), 0);
   EXPECT_THAT(run.output(), HasSubstr("'1.weight' float32 [2, 8]"));
   EXPECT_THAT(run.output(), HasSubstr("'1.weight' float32 [3, 8]"));
+  EXPECT_THAT(run.output(), HasSubstr("a restart would not help, ending the job"));
 }
 
-TEST(Mistakes, SeveralWorkersWithoutServersNameTheFlag) {
-  testing::JobRun run(job(0, 2, {"--max-restarts", "0"}), "train_worker", {"need_servers"});
-  EXPECT_NE(run.wait(), 0);
-  EXPECT_THAT(run.output(), HasSubstr("downpour run --servers 1 --workers 2"));
+// Whether it is caught or not.
+TEST(Mistakes, SeveralWorkersWithoutServersEndTheJobAtOnce) {
+  for (const auto& [program, exit_code] : {std::pair("need_servers", 128 + SIGABRT), {"need_servers_and_fail", 3}}) {
+    testing::JobRun run(job(0, 2), "train_worker", {program});
+    EXPECT_EQ(run.wait(), exit_code) << run.output();
+    EXPECT_THAT(run.output(), HasSubstr("a restart would not help, ending the job"));
+    EXPECT_THAT(run.output(), Not(HasSubstr("; restart ")));
+    const std::string summary = run.output().substr(std::min(run.output().find("failed first: "), run.output().size()));
+    EXPECT_EQ(times("downpour run --servers 1 --workers 2", summary), 1) << summary;
+  }
+}
+
+TEST(Mistakes, AProgramThatGoesOnWithoutDownpourSucceeds) {
+  testing::JobRun run(job(0, 2), "train_worker", {"need_servers_and_go_on"});
+  EXPECT_EQ(run.wait(), 0) << run.output();
+  EXPECT_THAT(run.after("caught: worker "), SizeIs(2));
+}
+
+TEST(Mistakes, WithoutALauncherToo) {
+  testing::JobRun run(job(0, 1), "train_worker", {"need_servers_without_a_launcher"});
+  EXPECT_EQ(run.wait(), 3) << run.output();
+  EXPECT_THAT(run.output(), HasSubstr("caught: DownpourSGD: 2 workers share no parameters without a server"));
 }
 
 // ---- samples --------------------------------------------------------------------------------------------------------------
@@ -196,7 +241,7 @@ TEST(SampleLedger, HoldsWhenAServerIsKilled) {
 }
 
 TEST(SampleLedger, DifferentDataSetsAreRefused) {
-  testing::JobRun run(job(1, 2, {"--max-restarts", "0"}), "sample_worker", {"40", "1", "1", "differ"});
+  testing::JobRun run(job(1, 2), "sample_worker", {"40", "1", "1", "differ"});
   EXPECT_NE(run.wait(), 0);
   EXPECT_THAT(run.output(),
               ::testing::AnyOf(HasSubstr("samples is 41 here, 40 there"), HasSubstr("samples is 40 here, 41 there")));

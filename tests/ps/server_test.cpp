@@ -9,6 +9,8 @@
 #include "csrc/ps/snapshot.h"
 #include "tests/ps/coordinator_host.h"
 #include "tests/ps/wire.h"
+#include "tests/support/job_worker.h"
+#include "tests/support/one_parameter.h"
 
 // Whole servers under a coordinator, as the launcher runs them, in threads of this process.
 namespace downpour::ps {
@@ -108,46 +110,17 @@ class Job final : public CoordinatorObserver {
   std::map<int, int> heard_;
 };
 
-// A worker under the coordinator, with a client of all its shards.
-class JobWorker {
+// A worker of one parameter under the coordinator.
+class OneParameterWorker : public JobWorker {
  public:
-  JobWorker(Job& job, int rank, const Agreement& agreement)
-      : member(job.member(rank)),
-        connector_(clock_, {member.joined().servers, member.joined().shards}),
-        client(agreement.schema, member.joined().shards, connector_, options(rank, member.joined().incarnation)),
+  OneParameterWorker(Job& job, int rank, const Agreement& agreement)
+      : JobWorker(job.member(rank), agreement),
         values(static_cast<std::size_t>(agreement.schema.parameters[0].numel())) {
-    member.agree(agreement);
-    client.initialise([this](std::uint32_t) { return values.data(); }, std::vector<double>(1, 0.0));
+    initialise(client, values);
   }
-  void push(float value) {
-    const std::vector<float> gradient(values.size(), value);
-    const Hyper hyper{.lr = -1};
-    client.begin_push(0);
-    client.add_gradient(0, gradient.data());
-    client.end_push({&hyper, 1});
-  }
-  void pull() {
-    client.begin_pull();
-    client.finish_pull([this](const Slice&, std::int64_t begin, std::int64_t count, const void* source) {
-      std::memcpy(values.data() + begin, source, static_cast<std::size_t>(count) * sizeof(float));
-    });
-  }
+  void push(float value) { ps::push(client, std::vector<float>(values.size(), value)); }
+  void pull() { ps::pull(client, values); }
 
-  Member member;
-
- private:
-  static ClientOptions options(int rank, std::uint32_t incarnation) {
-    ClientOptions options;
-    options.job = kJob;
-    options.rank = rank;
-    options.incarnation = incarnation;
-    return options;
-  }
-  SteadyClock clock_;
-  NetworkConnector connector_;
-
- public:
-  Client client;
   std::vector<float> values;
 };
 
@@ -163,7 +136,7 @@ TEST_F(Server, WholeJobOfTwoServersWithThreeShardsAndTwoWorkers) {
   job.start_server(0);
   job.start_server(1);
   std::thread other([&] {
-    JobWorker worker(job, 1, agreement_);
+    OneParameterWorker worker(job, 1, agreement_);
     for (int i = 0; i < 10; ++i) {
       worker.push(1);
     }
@@ -171,7 +144,7 @@ TEST_F(Server, WholeJobOfTwoServersWithThreeShardsAndTwoWorkers) {
     worker.member.finish();
   });
   {
-    JobWorker worker(job, 0, agreement_);
+    OneParameterWorker worker(job, 0, agreement_);
     for (int i = 0; i < 10; ++i) {
       worker.push(1);
     }
@@ -199,7 +172,7 @@ TEST_F(Server, AJobGoesOnFromTheSnapshotsOfTheOneBefore) {
     Job job(1, 1, 2, folder_);
     job.start_server(0);
     {
-      JobWorker worker(job, 0, agreement_);
+      OneParameterWorker worker(job, 0, agreement_);
       worker.push(1);
       worker.pull();
       EXPECT_EQ(worker.values, std::vector<float>(1000, static_cast<float>(run)));
@@ -213,7 +186,7 @@ TEST_F(Server, ItsLastWordsCountWhatNoBeatHasTold) {
   Job job(1, 1, 2, folder_);
   job.start_server(0, std::chrono::seconds(5));
   {
-    JobWorker worker(job, 0, agreement_);
+    OneParameterWorker worker(job, 0, agreement_);
     worker.push(1);
     worker.push(1);
     worker.client.settle();
@@ -230,7 +203,7 @@ TEST_F(Server, ItsCountersGoOnFromTheSnapshotInTheSameJob) {
     Job job(1, 1, 2, folder_);
     job.start_server(0);
     {
-      JobWorker worker(job, 0, agreement_);
+      OneParameterWorker worker(job, 0, agreement_);
       worker.push(1);
       worker.client.settle();
       worker.member.finish();
@@ -244,7 +217,7 @@ TEST_F(Server, ItsCountersGoOnFromTheSnapshotInTheSameJob) {
 TEST_F(Server, EndsWithAnErrorWhenTheJobIsAborted) {
   Job job(1, 1, 1, folder_);
   job.start_server(0);
-  JobWorker worker(job, 0, agreement_);
+  OneParameterWorker worker(job, 0, agreement_);
   job.call([](Coordinator& coordinator) { coordinator.abort("enough"); });
   EXPECT_EQ(job.end_of_server(0), 1);
 }
@@ -252,7 +225,7 @@ TEST_F(Server, EndsWithAnErrorWhenTheJobIsAborted) {
 TEST_F(Server, EndsWhenTheCoordinatorIsLost) {
   Job job(1, 1, 1, folder_);
   job.start_server(0);
-  JobWorker worker(job, 0, agreement_);
+  OneParameterWorker worker(job, 0, agreement_);
   job.end_coordinator();
   EXPECT_THROW(job.end_of_server(0), CommError);
 }
@@ -260,18 +233,17 @@ TEST_F(Server, EndsWhenTheCoordinatorIsLost) {
 TEST_F(Server, ObeysFences) {
   Job job(1, 1, 1, folder_);
   job.start_server(0);
-  JobWorker worker(job, 0, agreement_);
+  OneParameterWorker worker(job, 0, agreement_);
   worker.push(1);
   worker.client.settle();
-  job.call([](Coordinator& coordinator) { coordinator.process_ended(worker_target(0)); });
+  auto again = std::make_unique<Member>(job.member(0));
+  EXPECT_EQ(again->joined().incarnation, 2u);
   const auto pull_until_fenced = [&] {
     while (true) {  // the fence takes its time on its way
       worker.pull();
     }
   };
   EXPECT_THROW(pull_until_fenced(), FencedError);
-  auto again = std::make_unique<Member>(job.member(0));
-  EXPECT_EQ(again->joined().incarnation, 2u);
   worker.client.set_incarnation(2);
   worker.push(1);
   worker.pull();
@@ -330,7 +302,7 @@ TEST_F(Server, ACorruptedSnapshotEndsItWithTheReason) {
   {
     Job job(1, 1, 1, folder_);
     job.start_server(0);
-    auto worker = std::make_unique<JobWorker>(job, 0, agreement_);
+    auto worker = std::make_unique<OneParameterWorker>(job, 0, agreement_);
     worker->push(1);
     worker->member.finish();
     worker.reset();

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -16,6 +15,7 @@
 #include "csrc/base/file.h"
 #include "csrc/ps/connector.h"
 #include "csrc/ps/server.h"
+#include "tests/support/one_parameter.h"
 
 // A parameter server over the machine's own TCP and shared memory: the server in a thread of its own.
 namespace downpour::ps {
@@ -92,21 +92,9 @@ class WireWorker {
         client(agreement.schema, 1, connector_, options(rank, replay_budget_bytes)),
         values(static_cast<std::size_t>(agreement.schema.parameters[0].numel())) {}
 
-  void initialise() {
-    client.initialise([this](std::uint32_t) { return values.data(); }, std::vector<double>(1, 0.0));
-  }
-  void push(const std::vector<float>& gradient) {
-    const Hyper hyper{.lr = -1};
-    client.begin_push(0);
-    client.add_gradient(0, gradient.data());
-    client.end_push({&hyper, 1});
-  }
-  void pull() {
-    client.begin_pull();
-    client.finish_pull([this](const Slice&, std::int64_t begin, std::int64_t count, const void* source) {
-      std::memcpy(values.data() + begin, source, static_cast<std::size_t>(count) * sizeof(float));
-    });
-  }
+  void initialise() { ps::initialise(client, values); }
+  void push(const std::vector<float>& gradient) { ps::push(client, gradient); }
+  void pull() { ps::pull(client, values); }
 
  private:
   static ClientOptions options(int rank, std::uint64_t replay_budget_bytes) {

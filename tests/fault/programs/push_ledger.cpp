@@ -1,21 +1,14 @@
 // `push_ledger PUSHES MEDIUM BUDGET FOLDER`: a worker that keeps a ledger, without LibTorch. Its push n adds 1 to the elements
 // that belong to it and n alone, in each of two parameters; at the end worker 0 writes how often each was applied. MEDIUM: tcp,
 // or auto; BUDGET: bytes of replay. After its last push every worker waits for a byte from FOLDER/gate.RANK.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "csrc/base/environment.h"
-#include "csrc/ps/client.h"
-#include "csrc/ps/connector.h"
-#include "csrc/ps/member.h"
+#include "tests/support/job_worker.h"
 
 namespace {
 
@@ -35,11 +28,15 @@ ps::Agreement agreement(std::int64_t elements) {
   return result;
 }
 
-ps::MemberOptions member_options(const Environment& environment) {
-  ps::MemberOptions options;
-  options.job = environment.job;
-  options.rank = environment.rank;
-  options.coordinator = environment.coordinator;
+ps::NetworkOptions network_of(const Plan& plan) {
+  ps::NetworkOptions options;
+  options.shared_memory = plan.tcp ? transport::SharedMemory::kNever : transport::SharedMemory::kAuto;
+  return options;
+}
+
+ps::ClientOptions client_of(const Plan& plan) {
+  ps::ClientOptions options;
+  options.replay_budget_bytes = plan.budget;
   return options;
 }
 
@@ -49,43 +46,33 @@ class Worker {
       : plan_(plan),
         rank_(environment.rank),
         elements_(plan.pushes * environment.world_size),
-        member_(member_options(environment)) {
-    const ps::Agreement agreed = agreement(elements_);
-    member_.agree(agreed);
-    const ps::Joined joined = member_.joined();
-    ps::NetworkOptions network{.servers = joined.servers, .shard_count = joined.shards};
-    network.shared_memory = plan.tcp ? transport::SharedMemory::kNever : transport::SharedMemory::kAuto;
-    connector_ = std::make_unique<ps::NetworkConnector>(clock_, network);
-    ps::ClientOptions options{.job = environment.job, .rank = rank_, .incarnation = joined.incarnation};
-    options.replay_budget_bytes = plan.budget;
-    client_ = std::make_unique<ps::Client>(agreed.schema, joined.shards, *connector_, options);
-    client_->open();
-    client_->initialise([this](std::uint32_t parameter) { return values(parameter); }, std::vector<double>{0.0});
+        worker_(ps::member_options(environment), agreement(elements_), network_of(plan), client_of(plan)) {
+    worker_.client.initialise([this](std::uint32_t parameter) { return values(parameter); }, std::vector<double>{0.0});
   }
 
   void push(std::int64_t number) {
     const auto at = static_cast<std::size_t>(rank_ * plan_.pushes + number);
     single_gradient_[at] = -1;
     double_gradient_[at] = -1;
-    client_->begin_push(0);
-    client_->add_gradient(0, single_gradient_.data());
-    client_->add_gradient(1, double_gradient_.data());
-    client_->end_push({&hyper_, 1});
+    worker_.client.begin_push(0);
+    worker_.client.add_gradient(0, single_gradient_.data());
+    worker_.client.add_gradient(1, double_gradient_.data());
+    worker_.client.end_push({&hyper_, 1});
     single_gradient_[at] = 0;
     double_gradient_[at] = 0;
     if (number % 3 == 0) {
       pull();
     }
     if (number % 5 == 0) {
-      client_->settle();
+      worker_.client.settle();
     }
     report(number);
   }
 
   void finish() {
-    client_->settle();
+    worker_.client.settle();
     report(plan_.pushes);
-    member_.finish();
+    worker_.member.finish();
     pull();
     if (rank_ == 0) {
       write_ledger();
@@ -96,9 +83,9 @@ class Worker {
   void report(std::int64_t step) {
     ps::Progress progress;
     progress.step = step;
-    progress.lost = static_cast<std::int64_t>(client_->counters().lost);
-    member_.report(progress);
-    member_.tick(step);
+    progress.lost = static_cast<std::int64_t>(worker_.client.counters().lost);
+    worker_.member.report(progress);
+    worker_.member.tick(step);
   }
 
   const void* values(std::uint32_t parameter) {
@@ -106,14 +93,15 @@ class Worker {
   }
 
   void pull() {
-    client_->begin_pull();
-    client_->finish_pull([this](const ps::Slice& slice, std::int64_t begin, std::int64_t count, const void* source) {
-      if (slice.parameter == 0) {
-        std::copy_n(static_cast<const float*>(source), count, single_.begin() + begin);
-      } else {
-        std::copy_n(static_cast<const double*>(source), count, double_.begin() + begin);
-      }
-    });
+    worker_.client.begin_pull();
+    worker_.client.finish_pull(
+        [this](const ps::Slice& slice, std::int64_t begin, std::int64_t count, const void* source) {
+          if (slice.parameter == 0) {
+            std::copy_n(static_cast<const float*>(source), count, single_.begin() + begin);
+          } else {
+            std::copy_n(static_cast<const double*>(source), count, double_.begin() + begin);
+          }
+        });
   }
 
   // A line a push: rank, number, how often each of its elements was applied.
@@ -123,29 +111,19 @@ class Worker {
       const auto at = static_cast<std::size_t>(i);
       file << i / plan_.pushes << ' ' << i % plan_.pushes << ' ' << single_[at] << ' ' << double_[at] << '\n';
     }
-    std::printf("medium %s\n", client_->medium().c_str());
+    std::printf("medium %s\n", worker_.client.medium().c_str());
   }
 
   const Plan plan_;
   const int rank_;
   const std::int64_t elements_;
   const ps::Hyper hyper_{.lr = 1};
-  SteadyClock clock_;
-  ps::Member member_;
-  std::unique_ptr<ps::NetworkConnector> connector_;
-  std::unique_ptr<ps::Client> client_;
+  ps::JobWorker worker_;
   std::vector<float> single_ = std::vector<float>(static_cast<std::size_t>(elements_));
   std::vector<double> double_ = std::vector<double>(static_cast<std::size_t>(elements_));
   std::vector<float> single_gradient_ = single_;
   std::vector<double> double_gradient_ = double_;
 };
-
-void wait_at(const std::string& gate) {
-  const int fd = ::open(gate.c_str(), O_RDONLY);
-  char byte = 0;
-  [[maybe_unused]] const ssize_t count = ::read(fd, &byte, 1);
-  ::close(fd);
-}
 
 }  // namespace
 
@@ -161,7 +139,7 @@ int main(int argc, char** argv) {
     for (std::int64_t number = 0; number < plan.pushes; ++number) {
       worker.push(number);
     }
-    wait_at(plan.folder + "/gate." + std::to_string(environment.rank));
+    ps::wait_at(plan.folder + "/gate." + std::to_string(environment.rank));
     worker.finish();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "push_ledger: %s\n", error.what());

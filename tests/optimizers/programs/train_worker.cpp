@@ -1,4 +1,4 @@
-// A worker under `downpour run` that checks itself. usage: train_worker CASE [tcp]
+// A worker under `downpour run` that checks itself. usage: train_worker CASE [tcp, or a FIFO]
 // With one worker its training must equal torch::optim's, or a world of one's, bit for bit; the exit status says so.
 #include <sys/wait.h>
 #include <unistd.h>
@@ -296,14 +296,20 @@ int save_and_load() {
   return verdict(taken, ours.transport());
 }
 
-// report_loss, report_samples and fetch() from the training loop; the launcher's summary is looked at outside.
-int report() {
+// report_loss, report_samples and fetch() from the training loop; the launcher's summary is looked at outside. Given a FIFO it
+// waits before the end for a line there.
+int report(const std::string& fifo) {
   const auto net = testing::make_mlp();
   DownpourSGD ours(*net, SGDOptions(0.1), DownpourOptions().n_fetch(4));
   for (int step = 0; step < 8; ++step) {
     testing::train(*net, ours, {.steps = 1, .first_batch = step});
     ours.report_loss(0.75);
     ours.report_samples(8);
+  }
+  if (!fifo.empty()) {
+    std::string line;
+    std::ifstream gate(fifo);
+    std::getline(gate, line);
   }
   ours.fetch();
   ours.finish();
@@ -444,6 +450,22 @@ int need_servers() {
   return 0;
 }
 
+// A program that catches what it gets, and ends with `code`.
+int need_servers_and_catch(int code) {
+  try {
+    return need_servers();
+  } catch (const std::exception& error) {
+    std::cerr << "caught: " << error.what() << '\n';
+    return code;
+  }
+}
+
+int need_servers_without_a_launcher() {
+  leave_the_launcher();
+  ::setenv("WORLD_SIZE", "2", 1);
+  return need_servers_and_catch(3);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -484,7 +506,7 @@ int main(int count, char** arguments) {
       {"fork_overlap", fork_a_child_under_overlap},
       {"destroy", destroy},
       {"save_and_load", save_and_load},
-      {"report", report},
+      {"report", [&] { return report(count > 2 ? arguments[2] : ""); }},
       {"print_stacks", print_stacks},
       {"buffers", share_buffers},
       {"converge", [&] { return converge({}); }},
@@ -494,6 +516,9 @@ int main(int count, char** arguments) {
       {"warm_up_with_a_death", warm_up_with_a_death},
       {"differ", differ},
       {"need_servers", need_servers},
+      {"need_servers_and_fail", [] { return need_servers_and_catch(3); }},
+      {"need_servers_without_a_launcher", need_servers_without_a_launcher},
+      {"need_servers_and_go_on", [] { return need_servers_and_catch(0); }},
   };
   const auto found = cases.find(name);
   if (found == cases.end()) {
