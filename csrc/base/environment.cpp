@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "csrc/base/error.h"
+#include "csrc/base/text.h"
 
 namespace downpour {
 namespace {
@@ -49,20 +50,6 @@ std::vector<std::string> split(std::string_view text) {
   return parts;
 }
 
-std::string join(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const auto& part : parts) {
-    text += (text.empty() ? "" : ",") + part;
-  }
-  return text;
-}
-
-std::string hexadecimal(std::uint64_t value) {
-  char digits[17] = {};
-  std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(value));
-  return digits;
-}
-
 }  // namespace
 
 Environment read_environment() {
@@ -87,7 +74,6 @@ Environment read_environment() {
   result.run_folder = variable("DOWNPOUR_RUN_FOLDER").value_or("");
   result.insecure = number("DOWNPOUR_INSECURE", 0, 0) != 0;
   result.no_deadlines = number("DOWNPOUR_NO_DEADLINES", 0, 0) != 0;
-  result.under_torchrun = result.role == ProcessRole::kAlone && variable("RANK") && variable("WORLD_SIZE");
   return result;
 }
 

@@ -29,7 +29,6 @@ struct Environment {
   std::string run_folder;                     // DOWNPOUR_RUN_FOLDER: snapshots, logs, summary
   bool insecure = false;                      // DOWNPOUR_INSECURE=1
   bool no_deadlines = false;                  // DOWNPOUR_NO_DEADLINES=1: --gdb
-  bool under_torchrun = false;                // RANK and WORLD_SIZE without DOWNPOUR_ROLE: started by another launcher
 };
 
 // Errors: Error naming the variable, what it holds and what is expected.

@@ -8,6 +8,11 @@
 
 namespace downpour::launch {
 
+// Of a job's run folder.
+inline std::filesystem::path snapshot_folder(const std::filesystem::path& run_folder) {
+  return run_folder / "snapshots";
+}
+
 // Where a job keeps its snapshots, logs and summary; one job at a time: it holds a lock. A fresh folder dies with this object,
 // unless it was worth keeping.
 class RunFolder {
@@ -24,7 +29,7 @@ class RunFolder {
   const std::filesystem::path& path() const { return path_; }
   bool kept() const { return kept_; }
   void keep() { kept_ = true; }
-  std::filesystem::path snapshots() const { return path_ / "snapshots"; }
+  std::filesystem::path snapshots() const { return snapshot_folder(path_); }
   std::filesystem::path summary() const { return path_ / "summary.json"; }
 
  private:

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <iostream>
 #include <thread>
@@ -15,6 +14,7 @@
 #include "csrc/base/fd.h"
 #include "csrc/base/log.h"
 #include "csrc/base/random.h"
+#include "csrc/base/text.h"
 #include "csrc/ps/coordinator.h"
 #include "csrc/ps/server.h"
 #include "csrc/transport/tcp.h"
@@ -113,20 +113,6 @@ std::string coordinator_default(const std::string& address) {
   return transport::Address{.host = transport::parse_address(address).host, .port = 0}.text();
 }
 
-std::string join(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) {
-    text += (text.empty() ? "" : ",") + part;
-  }
-  return text;
-}
-
-std::string job_text(std::uint64_t job) {
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(job));
-  return text;
-}
-
 ps::ServerOptions server_options(const ServeOptions& options, std::uint64_t job, const std::string& coordinator,
                                  int socket, int stop_fd) {
   ps::ServerOptions result;
@@ -168,7 +154,7 @@ std::string serve_instructions(const ServeOptions& options, const std::string& c
       concat("# server 0 of ", options.servers, " at ", endpoints.front(), ", coordinator at ", coordinator, "\n");
   text += concat("# for each of the ", options.workers, options.workers == 1 ? " worker" : " workers",
                  ", with RANK from 0:\n");
-  text += concat("export DOWNPOUR_ROLE=worker WORLD_SIZE=", options.workers, " DOWNPOUR_JOB=", job_text(job),
+  text += concat("export DOWNPOUR_ROLE=worker WORLD_SIZE=", options.workers, " DOWNPOUR_JOB=", hexadecimal(job),
                  " DOWNPOUR_COORDINATOR=", coordinator, " DOWNPOUR_SERVERS=", options.servers,
                  " DOWNPOUR_SERVER_ENDPOINTS=", join(endpoints), " DOWNPOUR_INSECURE=", options.insecure ? 1 : 0,
                  "\nRANK=0 program\n");
@@ -176,7 +162,7 @@ std::string serve_instructions(const ServeOptions& options, const std::string& c
     text += concat(index == 1 ? "# the other servers:\n" : "", "downpour serve --index ", index, " --servers ",
                    options.servers, " --workers ", options.workers, " --address ",
                    endpoints.at(static_cast<std::size_t>(index)), " --coordinator ", coordinator, " --job ",
-                   job_text(job), unsafe, "\n");
+                   hexadecimal(job), unsafe, "\n");
   }
   return text;
 }

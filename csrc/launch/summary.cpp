@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "csrc/base/text.h"
 #include "csrc/launch/progress.h"
 
 namespace downpour::launch {
@@ -12,12 +13,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kShownErrors = 10;  // of the 50 kept; the rest is in the JSON and the log
-
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof(text), "%.*f", digits, value);
-  return text;
-}
 
 std::string significant(double value) {
   char text[64];
