@@ -104,6 +104,11 @@ void Journal::failed(const Failed& failure, const Life& life) {
   summary_.failures.push_back(std::move(record));
 }
 
+void Journal::cut_off(Target who) {
+  summary_.cut_off.push_back(who);
+  log_warning(to_text(who), " was killed before it had written its last snapshot");
+}
+
 void Journal::interrupted(int signal, Duration grace) {
   events_.signal(signal);
   if (summary_.ended_by.empty()) {
