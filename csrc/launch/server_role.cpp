@@ -22,7 +22,8 @@ int run_server_role(const ServerOptions& options) {
     server.snapshots.folder = snapshot_folder(environment.run_folder);
     server.snapshots.interval = options.snapshot_interval;
     server.insecure = environment.insecure;
-    server.silence = environment.no_deadlines ? Duration(std::chrono::hours(24 * 365)) : options.silence;
+    server.silence = environment.no_deadlines ? Duration(std::chrono::hours(24 * 365))
+                                              : environment.silence.value_or(server.silence);
     return ps::run_server(server);
   } catch (const CommError& error) {
     log_error(error.what());
