@@ -3,18 +3,19 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <iostream>
-#include <thread>
 
 #include "csrc/base/error.h"
 #include "csrc/base/fd.h"
 #include "csrc/base/log.h"
 #include "csrc/base/random.h"
 #include "csrc/base/text.h"
+#include "csrc/launch/loop_thread.h"
+#include "csrc/launch/run_folder.h"
 #include "csrc/ps/coordinator.h"
 #include "csrc/ps/server.h"
 #include "csrc/transport/tcp.h"
@@ -29,6 +30,12 @@ Exposure exposure(const ServeOptions& options) {
 }
 
 bool names_no_machine(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
+
+// Others are told this address as it stands.
+void check_told(const std::string& address, const std::string& flag, const char* fix) {
+  DOWNPOUR_CHECK(!names_no_machine(transport::parse_address(address).host), flag,
+                 " is no address that workers can connect to; ", fix);
+}
 
 Fd bind_for(const char* flag, const std::string& address, Exposure exposure) {
   try {
@@ -52,15 +59,19 @@ class StopSignals {
     }
   }
   int fd() const { return event_.get(); }
+  void stop() const { write_to(event_.get()); }  // as such a signal does, from any thread
   int exit_code(int otherwise) const { return handled_signal != 0 ? 128 + handled_signal : otherwise; }
 
  private:
   static void handle(int number) {
     const int before = errno;
     handled_signal = number;
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(handled_event, &one, sizeof(one));
+    write_to(handled_event);
     errno = before;
+  }
+  static void write_to(int event) {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof(one));
   }
   static inline volatile std::sig_atomic_t handled_signal = 0;
   static inline volatile std::sig_atomic_t handled_event = -1;
@@ -80,16 +91,17 @@ class LoggingObserver final : public ps::CoordinatorObserver {
 // The coordinator on a thread of its own, beside the server.
 class HostedCoordinator {
  public:
-  HostedCoordinator(const ServeOptions& options, Fd socket, std::vector<std::string> endpoints, std::uint64_t job)
+  // `stop`: ends the server; called where the coordinator's thread failed, after the reason has been logged.
+  HostedCoordinator(const ServeOptions& options, Fd socket, std::vector<std::string> endpoints, std::uint64_t job,
+                    const std::function<void()>& stop)
       : coordinator_(loop_, job, membership(options), std::move(endpoints), observer_),
         listener_(transport::listen_tcp(loop_, std::move(socket), coordinator_, transport::SharedMemory::kNever,
                                         exposure(options))),
-        thread_([this] { loop_.run_until([this] { return over_.load(); }, TimePoint::max()); }) {}
-  ~HostedCoordinator() {
-    over_ = true;
-    loop_.wake();
-    thread_.join();
-  }
+        thread_(loop_, [stop](const std::string& why) {
+          log_error("serve: the coordinator has failed, the server ends: ", why);
+          stop();
+        }) {}
+  bool failed() const { return thread_.failed(); }
 
  private:
   static ps::MembershipOptions membership(const ServeOptions& options) {
@@ -105,8 +117,7 @@ class HostedCoordinator {
   LoggingObserver observer_;
   ps::Coordinator coordinator_;
   std::unique_ptr<transport::Listener> listener_;
-  std::atomic<bool> over_{false};
-  std::thread thread_;
+  LoopThread thread_;
 };
 
 std::string coordinator_default(const std::string& address) {
@@ -128,41 +139,46 @@ ps::ServerOptions server_options(const ServeOptions& options, std::uint64_t job,
   return result;
 }
 
-int serve_first(const ServeOptions& options, Fd socket, int stop_fd) {
+int serve_first(const ServeOptions& options, Fd socket, const StopSignals& signals) {
   const std::string own = transport::local_address(socket.get()).text();
   auto endpoints = options.endpoints.empty() ? std::vector{own} : options.endpoints;
+  const bool given = !options.endpoints.empty();
+  for (const std::string& told : endpoints) {
+    check_told(told, given ? concat("--endpoints ", told) : concat("--address ", options.address),
+               given ? "name each server's machine" : "also pass --endpoints HOST:PORT");
+  }
   const std::string wanted = options.coordinator.empty() ? coordinator_default(options.address) : options.coordinator;
   Fd coordinator_socket = bind_for("--coordinator", wanted, exposure(options));
   transport::Address coordinator = transport::local_address(coordinator_socket.get());
   if (names_no_machine(coordinator.host)) {
-    DOWNPOUR_CHECK(!options.endpoints.empty(), "--address ", options.address,
-                   " is no address that workers can connect to; also pass --endpoints HOST:PORT");
-    coordinator.host = transport::parse_address(options.endpoints.front()).host;
+    coordinator.host = transport::parse_address(endpoints.front()).host;
   }
   const std::uint64_t job = options.job != 0 ? options.job : system_random();
   std::cout << serve_instructions(options, coordinator.text(), endpoints, job) << std::flush;
-  const HostedCoordinator hosted(options, std::move(coordinator_socket), std::move(endpoints), job);
-  return ps::run_server(server_options(options, job, coordinator.text(), socket.release(), stop_fd));
+  const HostedCoordinator hosted(options, std::move(coordinator_socket), std::move(endpoints), job,
+                                 [&signals] { signals.stop(); });
+  const int status = ps::run_server(server_options(options, job, coordinator.text(), socket.release(), signals.fd()));
+  return hosted.failed() ? 1 : signals.exit_code(status);
 }
 
 }  // namespace
 
 std::string serve_instructions(const ServeOptions& options, const std::string& coordinator,
                                const std::vector<std::string>& endpoints, std::uint64_t job) {
-  const std::string unsafe = options.insecure ? " --insecure" : "";
+  const std::string more = concat(" --silence ", seconds(options.silence), options.insecure ? " --insecure" : "");
   std::string text =
       concat("# server 0 of ", options.servers, " at ", endpoints.front(), ", coordinator at ", coordinator, "\n");
   text += concat("# for each of the ", options.workers, options.workers == 1 ? " worker" : " workers",
                  ", with RANK from 0:\n");
   text += concat("export DOWNPOUR_ROLE=worker WORLD_SIZE=", options.workers, " DOWNPOUR_JOB=", hexadecimal(job),
                  " DOWNPOUR_COORDINATOR=", coordinator, " DOWNPOUR_SERVERS=", options.servers,
-                 " DOWNPOUR_SERVER_ENDPOINTS=", join(endpoints), " DOWNPOUR_INSECURE=", options.insecure ? 1 : 0,
-                 "\nRANK=0 program\n");
+                 " DOWNPOUR_SERVER_ENDPOINTS=", join(endpoints), " DOWNPOUR_SILENCE=", seconds(options.silence),
+                 " DOWNPOUR_INSECURE=", options.insecure ? 1 : 0, "\nRANK=0 program\n");
   for (int index = 1; index < options.servers; ++index) {
     text += concat(index == 1 ? "# the other servers:\n" : "", "downpour serve --index ", index, " --servers ",
                    options.servers, " --workers ", options.workers, " --address ",
                    endpoints.at(static_cast<std::size_t>(index)), " --coordinator ", coordinator, " --job ",
-                   hexadecimal(job), unsafe, "\n");
+                   hexadecimal(job), more, "\n");
   }
   return text;
 }
@@ -173,9 +189,10 @@ int serve(const ServeOptions& options) {
     if (options.insecure) {
       log_warning(kInsecureText);
     }
+    const Fd lock = options.run_folder.empty() ? Fd() : lock_for_server(options.run_folder, options.index);
     const StopSignals signals;
     if (options.index == 0) {
-      return signals.exit_code(serve_first(options, std::move(socket), signals.fd()));
+      return serve_first(options, std::move(socket), signals);
     }
     return signals.exit_code(
         ps::run_server(server_options(options, options.job, options.coordinator, socket.release(), signals.fd())));
