@@ -18,9 +18,9 @@ inline std::filesystem::path snapshot_folder(const std::filesystem::path& run_fo
 class RunFolder {
  public:
   // The folder given, made with mode 0700 when it is not there; or a fresh one below `temporary`.
-  // Errors: Error naming the path and the reason, e.g. that another job uses it, and which process, or that nothing can be written there: bad
-  // input, said before anything is started. One that stops being writable later stops no training: snapshots, logs and the
-  // summary are then missed out loud.
+  // Errors: Error naming the path and the reason, e.g. which process uses it, or that nothing can be written there: bad input,
+  // said before anything is started. One that stops being writable later stops no training: snapshots, logs and the summary
+  // are then missed out loud.
   RunFolder(const std::filesystem::path& given, const std::filesystem::path& temporary);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
@@ -38,8 +38,8 @@ class RunFolder {
   Fd lock_;
 };
 
-// The run folder of a server by hand, made when it is not there, is that server's own until this process has ended: two that write
-// the snapshots of one index would rename older ones over newer ones. Errors: as RunFolder's, naming the process that has it.
+// The run folder of a server by hand, made when it is not there, is its own as long as the descriptor lives: two that write the
+// snapshots of one index would rename older ones over newer ones. Errors: as RunFolder's.
 Fd lock_for_server(const std::filesystem::path& run_folder, int index);
 
 // The log of one life of a process: "worker-1.err", "worker-1.restart-2.err".
