@@ -7,9 +7,9 @@ packages="
   g++ make cmake ninja-build ccache pkg-config
   python3 python3-pip
   clang clang-format clang-tidy libclang-rt-14-dev
-  libhwy-dev libxxhash-dev libssl-dev
+  libhwy-dev libxxhash-dev
   libcli11-dev nlohmann-json3-dev libspdlog-dev
-  libgtest-dev libgmock-dev libbenchmark-dev
+  libgtest-dev libgmock-dev
   zlib1g-dev dataset-fashion-mnist
   gdb
 "

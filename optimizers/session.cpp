@@ -56,7 +56,7 @@ ps::MemberOptions member_options(const Environment& environment, const DownpourO
   result.coordinator = environment.coordinator;
   result.insecure = environment.insecure;
   result.call_deadline = call_deadline(environment, options);
-  result.silence = environment.no_deadlines ? kNoDeadline : result.silence;
+  result.silence = environment.no_deadlines ? kNoDeadline : environment.silence.value_or(result.silence);
   return result;
 }
 

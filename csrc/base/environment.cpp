@@ -6,9 +6,12 @@
 #include <string_view>
 
 #include "csrc/base/error.h"
+#include "csrc/base/text.h"
 
 namespace downpour {
 namespace {
+
+constexpr double kMostSeconds = 1e9;  // what a Duration holds, and more than anybody waits
 
 std::optional<std::string> variable(const char* name) {
   const char* value = std::getenv(name);
@@ -27,6 +30,19 @@ T number(const char* name, T fallback, T least, int base = 10) {
                  name, ": expected a ", base == 16 ? "hexadecimal " : "", "number of at least ", least, ", found '",
                  *text, "'; unset it or start the program with `downpour run`");
   return value;
+}
+
+std::optional<Duration> duration(const char* name) {
+  const auto text = variable(name);
+  if (!text) {
+    return std::nullopt;
+  }
+  double value = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  DOWNPOUR_CHECK(error == std::errc() && end == text->data() + text->size() && value > 0 && value <= kMostSeconds,
+                 "environment variable ", name, ": expected seconds above 0 and at most ", kMostSeconds, ", found '",
+                 *text, "'; unset it or start the program with `downpour run`");
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
 }
 
 ProcessRole role() {
@@ -49,23 +65,28 @@ std::vector<std::string> split(std::string_view text) {
   return parts;
 }
 
-std::string join(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const auto& part : parts) {
-    text += (text.empty() ? "" : ",") + part;
+// A program that was to join a job and trains alone instead would look as if all were well.
+void check_complete() {
+  std::string there;
+  std::string missing;
+  for (const char* name : {"DOWNPOUR_COORDINATOR", "DOWNPOUR_ROLE", "DOWNPOUR_JOB", "DOWNPOUR_SERVERS"}) {
+    std::string& names = variable(name).value_or("").empty() ? missing : there;
+    names += concat(names.empty() ? "" : ", ", name);
   }
-  return text;
-}
-
-std::string hexadecimal(std::uint64_t value) {
-  char digits[17] = {};
-  std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(value));
-  return digits;
+  if (variable("DOWNPOUR_ROLE") == "worker") {
+    for (const char* name : {"RANK", "WORLD_SIZE"}) {
+      missing += variable(name) ? "" : concat(missing.empty() ? "" : ", ", name);
+    }
+  }
+  DOWNPOUR_CHECK(
+      there.empty() || missing.empty(), "environment variables: ", there, " set, but not ", missing,
+      "; set all that `downpour serve` prints, start the program with `downpour run`, or unset all to train alone");
 }
 
 }  // namespace
 
 Environment read_environment() {
+  check_complete();
   Environment result;
   result.role = role();
   result.rank = number("RANK", 0, 0);
@@ -85,9 +106,9 @@ Environment read_environment() {
   result.listen_fd = number("DOWNPOUR_LISTEN_FD", -1, 0);
   result.restarts = number("DOWNPOUR_RESTARTS", 0, 0);
   result.run_folder = variable("DOWNPOUR_RUN_FOLDER").value_or("");
+  result.silence = duration("DOWNPOUR_SILENCE");
   result.insecure = number("DOWNPOUR_INSECURE", 0, 0) != 0;
   result.no_deadlines = number("DOWNPOUR_NO_DEADLINES", 0, 0) != 0;
-  result.under_torchrun = result.role == ProcessRole::kAlone && variable("RANK") && variable("WORLD_SIZE");
   return result;
 }
 
@@ -116,6 +137,9 @@ std::vector<std::string> to_variables(const Environment& environment) {
   add("DOWNPOUR_SERVER_ENDPOINTS", join(environment.server_endpoints));
   add("DOWNPOUR_RESTARTS", environment.restarts);
   add("DOWNPOUR_RUN_FOLDER", environment.run_folder);
+  if (environment.silence) {
+    add("DOWNPOUR_SILENCE", seconds(*environment.silence));
+  }
   add("DOWNPOUR_INSECURE", environment.insecure ? 1 : 0);
   add("DOWNPOUR_NO_DEADLINES", environment.no_deadlines ? 1 : 0);
   return variables;

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "csrc/base/clock.h"
+
 // What the launcher tells a process through environment variables. This file and its source are the only ones that read them.
 namespace downpour {
 
@@ -27,12 +29,13 @@ struct Environment {
   int listen_fd = -1;                         // DOWNPOUR_LISTEN_FD: a server's listening socket
   int restarts = 0;                           // DOWNPOUR_RESTARTS: earlier lives of this process
   std::string run_folder;                     // DOWNPOUR_RUN_FOLDER: snapshots, logs, summary
-  bool insecure = false;                      // DOWNPOUR_INSECURE=1
-  bool no_deadlines = false;                  // DOWNPOUR_NO_DEADLINES=1: --gdb
-  bool under_torchrun = false;                // RANK and WORLD_SIZE without DOWNPOUR_ROLE: started by another launcher
+  std::optional<Duration> silence;  // DOWNPOUR_SILENCE: seconds; who is not heard from for so long counts as lost
+  bool insecure = false;            // DOWNPOUR_INSECURE=1
+  bool no_deadlines = false;        // DOWNPOUR_NO_DEADLINES=1: --gdb
 };
 
-// Errors: Error naming the variable, what it holds and what is expected.
+// Errors: Error naming the variable, what it holds and what is expected; or which of those that describe a job are missing where
+// others of them are set.
 Environment read_environment();
 
 // The variables that describe `environment`, for a launcher to set: {"RANK=0", ...}.

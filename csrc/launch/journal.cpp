@@ -4,18 +4,13 @@
 #include <utility>
 
 #include "csrc/base/log.h"
+#include "csrc/base/text.h"
 #include "csrc/launch/progress.h"
 
 namespace downpour::launch {
 namespace {
 
 constexpr std::size_t kKeptErrors = 50;
-
-std::string one_decimal(Duration duration) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f", seconds(duration));
-  return text;
-}
 
 std::string no_restart_text(const Failed& failure) {
   switch (failure.no_restart) {
@@ -101,7 +96,7 @@ void Journal::failed(const Failed& failure, const Life& life) {
   const std::string reason = record.hint.empty() ? "" : concat(" (", record.hint, ")");
   if (failure.consequence == Failed::Consequence::kRestart) {
     log_warning(to_text(life.who), ": ", failure.status.text(), reason, "; restart ", failure.restart, " of ",
-                failure.allowed, " in ", one_decimal(failure.pause), " s");
+                failure.allowed, " in ", fixed(seconds(failure.pause), 1), " s");
     events_.restart(failure);
   } else if (failure.consequence == Failed::Consequence::kEndsJob) {
     log_error(to_text(life.who), ": ", failure.status.text(), reason, "; ", no_restart_text(failure), "ending the job");
@@ -109,11 +104,16 @@ void Journal::failed(const Failed& failure, const Life& life) {
   summary_.failures.push_back(std::move(record));
 }
 
+void Journal::cut_off(Target who) {
+  summary_.cut_off.push_back(who);
+  log_warning(to_text(who), " was killed before it had written its last snapshot");
+}
+
 void Journal::interrupted(int signal, Duration grace) {
   events_.signal(signal);
   if (summary_.ended_by.empty()) {
     summary_.ended_by = signal_name(signal);
-    log_info(signal_name(signal), ": ending the job, ", one_decimal(grace),
+    log_info(signal_name(signal), ": ending the job, ", fixed(seconds(grace), 1),
              " s at most (--grace); once more kills at once");
   }
 }

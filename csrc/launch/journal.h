@@ -41,6 +41,7 @@ class Journal {
   void started(const Life& life);
   void ended(const Life& life);
   void failed(const Failed& failure, const Life& life);
+  void cut_off(Target who);  // a server, killed before it had written its last snapshot
   void interrupted(int signal, Duration grace);
   void noted(const std::string& text);
   void progress(int worker, const ps::Progress& progress);

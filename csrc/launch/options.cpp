@@ -6,12 +6,15 @@
 
 #include "csrc/launch/prefix.h"
 #include "csrc/launch/version.h"
+#include "csrc/ps/membership.h"
 
 namespace downpour::launch {
 namespace {
 
 constexpr int kLargestCount = 4096;
 constexpr int kLargestPort = 65535;
+constexpr Duration kHeartbeat = ps::MembershipOptions{}.heartbeat;
+constexpr Duration kLeastSilence = 2 * kHeartbeat;  // one beat may be late
 
 CLI::Option* add_duration(CLI::App& app, const std::string& name, Duration& into, const std::string& help) {
   const auto set = [&into](const double& value) {
@@ -20,6 +23,21 @@ CLI::Option* add_duration(CLI::App& app, const std::string& name, Duration& into
   return app.add_option_function<double>(name, set, concat(help, " [", seconds(into), "]"))
       ->type_name("SECONDS")
       ->check(CLI::Range(0.0, 1e6));
+}
+
+// A process that is heard from once a heartbeat and counts as lost before the next one would never be there.
+CLI::Option* add_silence(CLI::App& app, Duration& into) {
+  const auto set = [&into](const double& value) {
+    into = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
+    if (into < kLeastSilence) {
+      throw CLI::ValidationError("--silence",
+                                 concat(value, " is too short: expected at least ", seconds(kLeastSilence),
+                                        " s, since processes are heard from every ", seconds(kHeartbeat), " s"));
+    }
+  };
+  const std::string help = concat("a process not heard from for so long counts as lost; at least ",
+                                  seconds(kLeastSilence), " [", seconds(into), "]");
+  return app.add_option_function<double>("--silence", set, help)->type_name("SECONDS")->check(CLI::Range(0.0, 1e6));
 }
 
 CLI::Option* add_selection(CLI::App& app, const std::string& name, Selection& into, const std::string& help) {
@@ -44,7 +62,7 @@ void add_restart_options(CLI::App& app, RunOptions& options) {
   app.add_option("--max-server-restarts", options.server_restarts, "the same for servers only")
       ->check(CLI::Range(0, 1'000'000));
   add_duration(app, "--grace", options.grace, "from the first signal to SIGKILL");
-  add_duration(app, "--silence", options.silence, "a process not heard from for so long counts as lost");
+  add_silence(app, options.silence);
   add_duration(app, "--snapshot-interval", options.snapshot_interval, "between two snapshots of a server");
 }
 
@@ -121,7 +139,7 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& options) {
       ->type_name("HEX");
   serve->add_option("--run-folder", options.run_folder, "for snapshots [none are written]");
   add_duration(*serve, "--snapshot-interval", options.snapshot_interval, "between two snapshots");
-  add_duration(*serve, "--silence", options.silence, "a process not heard from for so long counts as lost");
+  add_silence(*serve, options.silence);
   serve->add_flag("--insecure", options.insecure, "allow an address off loopback although nothing is encrypted");
   return serve;
 }
@@ -129,7 +147,6 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& options) {
 CLI::App* add_server(CLI::App& app, ServerOptions& options) {
   CLI::App* server = app.add_subcommand("server", "a server of `downpour run`, which starts it")->group("");
   add_duration(*server, "--snapshot-interval", options.snapshot_interval, "between two snapshots");
-  add_duration(*server, "--silence", options.silence, "as in run");
   return server;
 }
 

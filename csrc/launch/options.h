@@ -57,7 +57,6 @@ struct ServeOptions {
 // A server that the launcher starts; the rest it reads from its environment.
 struct ServerOptions {
   Duration snapshot_interval = std::chrono::seconds(30);
-  Duration silence = std::chrono::seconds(10);
 };
 
 struct DoctorOptions {

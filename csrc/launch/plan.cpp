@@ -40,6 +40,7 @@ Environment describe(const RunOptions& options, const Plan& plan, Target who, in
   environment.listen_fd = works ? -1 : plan.endpoints.server_fds.at(static_cast<std::size_t>(who.index));
   environment.restarts = life;
   environment.run_folder = plan.run_folder;
+  environment.silence = options.silence;
   environment.insecure = options.insecure;
   environment.no_deadlines = options.gdb.has_value();
   return environment;

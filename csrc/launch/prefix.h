@@ -16,7 +16,6 @@ class Prefix {
 
   // The prefix of one process; {time} stays to be filled in.
   Prefix of(Target who, std::string_view host) const;
-  bool shows_time() const { return pattern_.find("{time}") != std::string::npos; }
   std::string text(std::string_view time) const;
 
  private:

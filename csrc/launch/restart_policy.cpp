@@ -45,13 +45,6 @@ void RestartPolicy::signal_workers(int number, Decisions& out) {
   }
 }
 
-void RestartPolicy::signal_everyone(int number, Decisions& out) {
-  signal_workers(number, out);
-  for (int index = 0; index < options_.servers; ++index) {
-    signal(server(index), number, out);
-  }
-}
-
 Duration RestartPolicy::pause(int restarts) const {
   Duration result = options_.first_pause;
   for (int doubled = 0; doubled < restarts && result < options_.largest_pause; ++doubled) {
@@ -121,6 +114,9 @@ void RestartPolicy::end_with(Failed failure, TimePoint now, Decisions& out) {
 
 void RestartPolicy::follow(Target who, const Process& process, const ExitStatus& status, Decisions& out) const {
   const int sent = process.last_signal;
+  if (!is_worker(who) && sent == SIGKILL && status.signal == SIGKILL) {
+    out.push_back(CutOff{who});
+  }
   // A program that catches the signal it is asked to end with says so by a code: any code after the user's own signal.
   // A server that was told of the end says that it was aborted.
   const bool by_code = status.signal == 0 && (interrupted_ || !is_worker(who));
@@ -153,7 +149,10 @@ void RestartPolicy::kill_now(TimePoint now, Decisions& out) {
   killed_ = true;
   terminate_at_.reset();
   kill_at_.reset();
-  signal_everyone(SIGKILL, out);
+  signal_workers(SIGKILL, out);
+  for (int index = 0; index < options_.servers; ++index) {
+    signal(server(index), SIGKILL, out);
+  }
   give_up_at_ = now + options_.give_up;
 }
 
@@ -194,6 +193,11 @@ Decisions RestartPolicy::check(TimePoint now) {
   }
   if (give_up_at_ && now >= *give_up_at_) {
     phase_ = Phase::kOver;
+    for (const auto& [who, process] : processes_) {
+      if (!is_worker(who) && process.state == State::kAlive) {
+        out.push_back(CutOff{who});
+      }
+    }
     out.push_back(EndJob{exit_code_});
     return out;
   }
@@ -206,7 +210,7 @@ Decisions RestartPolicy::check(TimePoint now) {
     }
   } else if (terminate_at_ && now >= *terminate_at_) {
     terminate_at_.reset();
-    any(Target::Kind::kWorker, State::kAlive) ? signal_workers(SIGTERM, out) : signal_everyone(SIGTERM, out);
+    signal_workers(SIGTERM, out);
   }
   advance(now, out);
   return out;
@@ -232,7 +236,7 @@ void RestartPolicy::advance(TimePoint now, Decisions& out) {
       }
     }
   } else if (ending() && phase_ != Phase::kOver) {
-    advance_ending(now, out);
+    advance_ending(out);
   }
 }
 
@@ -249,7 +253,7 @@ void RestartPolicy::advance_renewal(Decisions& out) {
   }
 }
 
-void RestartPolicy::advance_ending(TimePoint now, Decisions& out) {
+void RestartPolicy::advance_ending(Decisions& out) {
   if (any(Target::Kind::kWorker, State::kAlive)) {
     return;
   }
@@ -260,7 +264,7 @@ void RestartPolicy::advance_ending(TimePoint now, Decisions& out) {
     // Servers outlive the workers, so that these can settle what they pushed.
     released_ = true;
     out.push_back(ReleaseServers{});
-    terminate_at_ = now + (*kill_at_ - now) / 2;
+    terminate_at_.reset();
   }
 }
 

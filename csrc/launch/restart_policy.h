@@ -22,7 +22,7 @@ struct PolicyOptions {
   Duration grace = std::chrono::seconds(10);             // from the first signal to SIGKILL
   Duration first_pause = std::chrono::milliseconds(50);  // before the first restart; doubles with each one
   Duration largest_pause = std::chrono::seconds(10);
-  Duration closing = std::chrono::seconds(60);  // for servers to write their last snapshot after success
+  Duration closing = std::chrono::seconds(60);  // after success: for servers to write their last snapshot, all of it
   Duration give_up = std::chrono::seconds(10);  // after SIGKILL: a process in the kernel's hands is left behind
 };
 
@@ -58,10 +58,13 @@ struct Failed {
   NoRestart no_restart = NoRestart::kNoneLeft;
   std::string hopeless = {};  // as told to exited()
 };
+struct CutOff {
+  Target who;
+};  // a server that we had to kill before it had ended: its last snapshot is missing
 struct EndJob {
   int exit_code;
 };
-using Decision = std::variant<StartProcess, SendSignal, NewRound, AbortJob, ReleaseServers, Failed, EndJob>;
+using Decision = std::variant<StartProcess, SendSignal, NewRound, AbortJob, ReleaseServers, Failed, CutOff, EndJob>;
 using Decisions = std::vector<Decision>;
 
 // With servers a worker restarts alone; without, any death restarts all. The first failure that is not recovered decides the
@@ -97,7 +100,6 @@ class RestartPolicy {
   void start(Target who, Process& process, Decisions& out);
   void signal(Target who, int number, Decisions& out);
   void signal_workers(int number, Decisions& out);
-  void signal_everyone(int number, Decisions& out);
   void failed(Target who, Process& process, Failed failure, Finished finished, TimePoint now, Decisions& out);
   void end_with(Failed failure, TimePoint now, Decisions& out);
   void follow(Target who, const Process& process, const ExitStatus& status, Decisions& out) const;
@@ -107,7 +109,7 @@ class RestartPolicy {
   void kill_now(TimePoint now, Decisions& out);
   void advance(TimePoint now, Decisions& out);  // what follows from the states alone
   void advance_renewal(Decisions& out);
-  void advance_ending(TimePoint now, Decisions& out);
+  void advance_ending(Decisions& out);
   bool any(Target::Kind kind, State state) const;
   bool all_workers(State state) const;
   Duration pause(int restarts) const;
@@ -121,7 +123,7 @@ class RestartPolicy {
   bool interrupted_ = false;
   bool released_ = false;
   bool killed_ = false;
-  std::optional<TimePoint> terminate_at_;  // SIGTERM to whoever is alive
+  std::optional<TimePoint> terminate_at_;  // SIGTERM to the workers; it would only cut a server's last snapshot short
   std::optional<TimePoint> kill_at_;       // SIGKILL
   std::optional<TimePoint> give_up_at_;
 };

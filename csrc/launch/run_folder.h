@@ -8,14 +8,19 @@
 
 namespace downpour::launch {
 
+// Of a job's run folder.
+inline std::filesystem::path snapshot_folder(const std::filesystem::path& run_folder) {
+  return run_folder / "snapshots";
+}
+
 // Where a job keeps its snapshots, logs and summary; one job at a time: it holds a lock. A fresh folder dies with this object,
 // unless it was worth keeping.
 class RunFolder {
  public:
   // The folder given, made with mode 0700 when it is not there; or a fresh one below `temporary`.
-  // Errors: Error naming the path and the reason, e.g. that another job uses it, or that nothing can be written there: bad
-  // input, said before anything is started. One that stops being writable later stops no training: snapshots, logs and the
-  // summary are then missed out loud.
+  // Errors: Error naming the path and the reason, e.g. which process uses it, or that nothing can be written there: bad input,
+  // said before anything is started. One that stops being writable later stops no training: snapshots, logs and the summary
+  // are then missed out loud.
   RunFolder(const std::filesystem::path& given, const std::filesystem::path& temporary);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
@@ -24,7 +29,7 @@ class RunFolder {
   const std::filesystem::path& path() const { return path_; }
   bool kept() const { return kept_; }
   void keep() { kept_ = true; }
-  std::filesystem::path snapshots() const { return path_ / "snapshots"; }
+  std::filesystem::path snapshots() const { return snapshot_folder(path_); }
   std::filesystem::path summary() const { return path_ / "summary.json"; }
 
  private:
@@ -32,6 +37,10 @@ class RunFolder {
   bool kept_ = false;
   Fd lock_;
 };
+
+// The run folder of a server by hand, made when it is not there, is its own as long as the descriptor lives: two that write the
+// snapshots of one index would rename older ones over newer ones. Errors: as RunFolder's.
+Fd lock_for_server(const std::filesystem::path& run_folder, int index);
 
 // The log of one life of a process: "worker-1.err", "worker-1.restart-2.err".
 std::filesystem::path log_file(const std::filesystem::path& folder, Target who, int life, Channel channel);

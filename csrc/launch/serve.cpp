@@ -4,20 +4,21 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <future>
 #include <iostream>
-#include <thread>
+#include <memory>
 
 #include "csrc/base/error.h"
 #include "csrc/base/fd.h"
 #include "csrc/base/log.h"
 #include "csrc/base/random.h"
+#include "csrc/base/text.h"
 #include "csrc/launch/exit_status.h"
+#include "csrc/launch/loop_thread.h"
+#include "csrc/launch/run_folder.h"
 #include "csrc/ps/coordinator.h"
 #include "csrc/ps/server.h"
 #include "csrc/transport/tcp.h"
@@ -27,11 +28,19 @@ namespace {
 
 using transport::Exposure;
 
+constexpr Duration kLastWords = std::chrono::seconds(2);
+
 Exposure exposure(const ServeOptions& options) {
   return options.insecure ? Exposure::kInsecure : Exposure::kLoopbackOnly;
 }
 
 bool names_no_machine(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
+
+// Others are told this address as it stands.
+void check_told(const std::string& address, const std::string& flag, const char* fix) {
+  DOWNPOUR_CHECK(!names_no_machine(transport::parse_address(address).host), flag,
+                 " is no address that workers can connect to; ", fix);
+}
 
 Fd bind_for(const char* flag, const std::string& address, Exposure exposure) {
   try {
@@ -56,15 +65,19 @@ class StopSignals {
   }
   int fd() const { return event_.get(); }
   int number() const { return handled_signal; }  // 0: none has come
+  void stop() const { write_to(event_.get()); }  // as such a signal does, from any thread
   int exit_code(int otherwise) const { return handled_signal != 0 ? 128 + handled_signal : otherwise; }
 
  private:
   static void handle(int number) {
     const int before = errno;
     handled_signal = number;
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(handled_event, &one, sizeof(one));
+    write_to(handled_event);
     errno = before;
+  }
+  static void write_to(int event) {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof(one));
   }
   static inline volatile std::sig_atomic_t handled_signal = 0;
   static inline volatile std::sig_atomic_t handled_event = -1;
@@ -84,32 +97,31 @@ class LoggingObserver final : public ps::CoordinatorObserver {
 // The coordinator on a thread of its own, beside the server.
 class HostedCoordinator {
  public:
+  // Where its thread fails the server ends too, after the reason has been logged.
   HostedCoordinator(const ServeOptions& options, const StopSignals& signals, Fd socket,
                     std::vector<std::string> endpoints, std::uint64_t job)
       : coordinator_(loop_, job, membership(options), std::move(endpoints), observer_),
         listener_(transport::listen_tcp(loop_, std::move(socket), coordinator_, transport::SharedMemory::kNever,
-                                        exposure(options))),
-        signal_fd_(signals.fd()) {
-    loop_.watch(signal_fd_, EPOLLIN, [this, &signals](std::uint32_t) {
-      loop_.unwatch(signal_fd_);
+                                        exposure(options))) {
+    loop_.watch(signals.fd(), EPOLLIN, [this, &signals](std::uint32_t) {
+      loop_.unwatch(signals.fd());
       coordinator_.abort(
           concat("server 0, which holds the job together, was ended by ", signal_name(signals.number())));
     });
-    thread_ = std::thread([this] { loop_.run_until([this] { return over_.load(); }, TimePoint::max()); });
-  }
-  ~HostedCoordinator() {
-    over_ = true;
-    loop_.wake();
-    thread_.join();
-  }
-  // Tells everybody why this server ends before its time.
-  void failed(const std::string& why) {
-    std::promise<void> told;
-    loop_.post([&] {
-      coordinator_.abort(concat("server 0, which holds the job together, failed: ", why));
-      told.set_value();
+    thread_ = std::make_unique<LoopThread>(loop_, [&signals](const std::string& why) {
+      log_error("serve: the coordinator has failed, the server ends: ", why);
+      signals.stop();
     });
-    told.get_future().wait();
+  }
+  bool has_failed() const { return thread_->failed(); }
+  // Tells everybody why this server ends before its time.
+  void server_failed(const std::string& why) {
+    const auto told = std::make_shared<std::promise<void>>();
+    loop_.post([this, why, told] {
+      coordinator_.abort(concat("server 0, which holds the job together, failed: ", why));
+      told->set_value();
+    });
+    told->get_future().wait_for(kLastWords);  // its thread may have failed as well
   }
 
  private:
@@ -126,27 +138,11 @@ class HostedCoordinator {
   LoggingObserver observer_;
   ps::Coordinator coordinator_;
   std::unique_ptr<transport::Listener> listener_;
-  const int signal_fd_;
-  std::atomic<bool> over_{false};
-  std::thread thread_;
+  std::unique_ptr<LoopThread> thread_;
 };
 
 std::string coordinator_default(const std::string& address) {
   return transport::Address{.host = transport::parse_address(address).host, .port = 0}.text();
-}
-
-std::string join(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) {
-    text += (text.empty() ? "" : ",") + part;
-  }
-  return text;
-}
-
-std::string job_text(std::uint64_t job) {
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(job));
-  return text;
 }
 
 ps::ServerOptions server_options(const ServeOptions& options, std::uint64_t job, const std::string& coordinator,
@@ -167,21 +163,25 @@ ps::ServerOptions server_options(const ServeOptions& options, std::uint64_t job,
 int serve_first(const ServeOptions& options, Fd socket, const StopSignals& signals) {
   const std::string own = transport::local_address(socket.get()).text();
   auto endpoints = options.endpoints.empty() ? std::vector{own} : options.endpoints;
+  const bool given = !options.endpoints.empty();
+  for (const std::string& told : endpoints) {
+    check_told(told, given ? concat("--endpoints ", told) : concat("--address ", options.address),
+               given ? "name each server's machine" : "also pass --endpoints HOST:PORT");
+  }
   const std::string wanted = options.coordinator.empty() ? coordinator_default(options.address) : options.coordinator;
   Fd coordinator_socket = bind_for("--coordinator", wanted, exposure(options));
   transport::Address coordinator = transport::local_address(coordinator_socket.get());
   if (names_no_machine(coordinator.host)) {
-    DOWNPOUR_CHECK(!options.endpoints.empty(), "--address ", options.address,
-                   " is no address that workers can connect to; also pass --endpoints HOST:PORT");
-    coordinator.host = transport::parse_address(options.endpoints.front()).host;
+    coordinator.host = transport::parse_address(endpoints.front()).host;
   }
   const std::uint64_t job = options.job != 0 ? options.job : system_random();
   std::cout << serve_instructions(options, coordinator.text(), endpoints, job) << std::flush;
   HostedCoordinator hosted(options, signals, std::move(coordinator_socket), std::move(endpoints), job);
   try {
-    return ps::run_server(server_options(options, job, coordinator.text(), socket.release(), signals.fd()));
+    const int status = ps::run_server(server_options(options, job, coordinator.text(), socket.release(), signals.fd()));
+    return hosted.has_failed() ? 1 : signals.exit_code(status);
   } catch (const std::exception& error) {
-    hosted.failed(error.what());
+    hosted.server_failed(error.what());
     throw;
   }
 }
@@ -190,20 +190,20 @@ int serve_first(const ServeOptions& options, Fd socket, const StopSignals& signa
 
 std::string serve_instructions(const ServeOptions& options, const std::string& coordinator,
                                const std::vector<std::string>& endpoints, std::uint64_t job) {
-  const std::string unsafe = options.insecure ? " --insecure" : "";
+  const std::string more = concat(" --silence ", seconds(options.silence), options.insecure ? " --insecure" : "");
   std::string text =
       concat("# server 0 of ", options.servers, " at ", endpoints.front(), ", coordinator at ", coordinator, "\n");
   text += concat("# for each of the ", options.workers, options.workers == 1 ? " worker" : " workers",
                  ", with RANK from 0:\n");
-  text += concat("export DOWNPOUR_ROLE=worker WORLD_SIZE=", options.workers, " DOWNPOUR_JOB=", job_text(job),
+  text += concat("export DOWNPOUR_ROLE=worker WORLD_SIZE=", options.workers, " DOWNPOUR_JOB=", hexadecimal(job),
                  " DOWNPOUR_COORDINATOR=", coordinator, " DOWNPOUR_SERVERS=", options.servers,
-                 " DOWNPOUR_SERVER_ENDPOINTS=", join(endpoints), " DOWNPOUR_INSECURE=", options.insecure ? 1 : 0,
-                 "\nRANK=0 program\n");
+                 " DOWNPOUR_SERVER_ENDPOINTS=", join(endpoints), " DOWNPOUR_SILENCE=", seconds(options.silence),
+                 " DOWNPOUR_INSECURE=", options.insecure ? 1 : 0, "\nRANK=0 program\n");
   for (int index = 1; index < options.servers; ++index) {
     text += concat(index == 1 ? "# the other servers:\n" : "", "downpour serve --index ", index, " --servers ",
                    options.servers, " --workers ", options.workers, " --address ",
                    endpoints.at(static_cast<std::size_t>(index)), " --coordinator ", coordinator, " --job ",
-                   job_text(job), unsafe, "\n");
+                   hexadecimal(job), more, "\n");
   }
   return text;
 }
@@ -214,9 +214,10 @@ int serve(const ServeOptions& options) {
     if (options.insecure) {
       log_warning(kInsecureText);
     }
+    const Fd lock = options.run_folder.empty() ? Fd() : lock_for_server(options.run_folder, options.index);
     const StopSignals signals;
     if (options.index == 0) {
-      return signals.exit_code(serve_first(options, std::move(socket), signals));
+      return serve_first(options, std::move(socket), signals);
     }
     return signals.exit_code(
         ps::run_server(server_options(options, options.job, options.coordinator, socket.release(), signals.fd())));

@@ -4,6 +4,7 @@
 #include "csrc/base/error.h"
 #include "csrc/base/log.h"
 #include "csrc/launch/exit_status.h"
+#include "csrc/launch/run_folder.h"
 #include "csrc/ps/server.h"
 
 namespace downpour::launch {
@@ -18,10 +19,11 @@ int run_server_role(const ServerOptions& options) {
     server.job = environment.job;
     server.coordinator = environment.coordinator;
     server.listen_fd = environment.listen_fd;
-    server.snapshots.folder = environment.run_folder + "/snapshots";
+    server.snapshots.folder = snapshot_folder(environment.run_folder);
     server.snapshots.interval = options.snapshot_interval;
     server.insecure = environment.insecure;
-    server.silence = environment.no_deadlines ? Duration(std::chrono::hours(24 * 365)) : options.silence;
+    server.silence = environment.no_deadlines ? Duration(std::chrono::hours(24 * 365))
+                                              : environment.silence.value_or(server.silence);
     return ps::run_server(server);
   } catch (const CommError& error) {
     log_error(error.what());

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "csrc/base/text.h"
 #include "csrc/launch/progress.h"
 
 namespace downpour::launch {
@@ -12,12 +13,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kShownErrors = 10;  // of the 50 kept; the rest is in the JSON and the log
-
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof(text), "%.*f", digits, value);
-  return text;
-}
 
 std::string significant(double value) {
   char text[64];
@@ -105,6 +100,14 @@ std::string losses_text(const Totals& totals) {
                    " pushes could not be replayed after a restart\n");
   }
   return totals.snapshot_error.empty() ? text : text + "  SNAPSHOTS FAIL: " + totals.snapshot_error + "\n";
+}
+
+std::string cut_off_text(const std::vector<Target>& servers) {
+  std::string text;
+  for (const Target who : servers) {
+    text += concat(text.empty() ? "  CUT OFF    " : ", ", to_text(who));
+  }
+  return text.empty() ? text : text + ": killed before the last snapshot was written\n";
 }
 
 std::string restarts_text(const std::map<Target, int>& restarts) {
@@ -199,7 +202,7 @@ const FailureRecord* cause(const Summary& summary) {
 std::string to_text(const Summary& summary) {
   const Totals& totals = summary.totals;
   if (summary.exit_code == 0 && !totals.any_progress && totals.shards.applied == 0 && summary.failures.empty() &&
-      summary.restarts.empty()) {
+      summary.restarts.empty() && summary.cut_off.empty()) {
     return {};
   }
   std::string text = failures_text(summary) + outcome_text(summary);
@@ -209,7 +212,7 @@ std::string to_text(const Summary& summary) {
                    "\n");
     text += learning_text(totals) + (summary.servers > 0 ? updates_text(totals) : "");
   }
-  return text + losses_text(totals) + restarts_text(summary.restarts);
+  return text + losses_text(totals) + cut_off_text(summary.cut_off) + restarts_text(summary.restarts);
 }
 
 std::string to_json(const Summary& summary) {
@@ -221,6 +224,10 @@ std::string to_json(const Summary& summary) {
   for (const FailureRecord& failure : summary.failures) {
     failures.push_back(failure_json(failure));
   }
+  Json cut_off = Json::array();
+  for (const Target who : summary.cut_off) {
+    cut_off.push_back(who.index);
+  }
   const FailureRecord* first = cause(summary);
   const Json json = {{"exit_code", summary.exit_code},
                      {"ended_by", summary.ended_by},
@@ -230,6 +237,7 @@ std::string to_json(const Summary& summary) {
                      {"servers", summary.servers},
                      {"run_folder", summary.run_folder},
                      {"totals", totals_json(summary.totals)},
+                     {"servers_cut_off", cut_off},
                      {"restarts", restarts},
                      {"cause", first == nullptr ? Json() : failure_json(*first)},
                      {"failures", failures}};

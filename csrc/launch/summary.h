@@ -37,13 +37,14 @@ struct Summary {
   Totals totals;
   std::map<Target, int> restarts;       // only those that were restarted
   std::vector<FailureRecord> failures;  // in the order they happened
+  std::vector<Target> cut_off;          // servers killed before they had written their last snapshot
   std::string run_folder;               // empty: removed
 };
 
 // The failure that the job ended with, or nullptr.
 const FailureRecord* cause(const Summary& summary);
 
-// Empty when there is nothing to say: a success without progress, restarts or failures.
+// Empty when there is nothing to say: a success without progress, restarts, failures or servers cut off.
 std::string to_text(const Summary& summary);
 std::string to_json(const Summary& summary);
 

@@ -42,8 +42,6 @@ ps::MembershipOptions membership_options(const RunOptions& options) {
   return result;
 }
 
-std::string seconds_text(Duration duration) { return std::to_string(seconds(duration)); }
-
 }  // namespace
 
 Supervisor::Supervisor(Job job) : job_(std::move(job)), policy_(policy_options(job_.options)) {
@@ -117,12 +115,8 @@ ChildSpec Supervisor::spec_of(Target who, int number) const {
   spec.variables = variables_of(job_.options, job_.plan, who, number);
   if (!is_worker(who)) {
     spec.program = job_.launcher;
-    spec.arguments = {"downpour",
-                      "server",
-                      "--snapshot-interval",
-                      seconds_text(job_.options.snapshot_interval),
-                      "--silence",
-                      seconds_text(job_.options.silence)};
+    spec.arguments = {"downpour", "server", "--snapshot-interval",
+                      std::to_string(seconds(job_.options.snapshot_interval))};
     spec.handed_over = {job_.plan.endpoints.server_fds.at(static_cast<std::size_t>(who.index))};
     return spec;
   }

@@ -73,6 +73,7 @@ class Supervisor final : private ps::CoordinatorObserver {
   void carry_out(const AbortJob& decision);
   void carry_out(const ReleaseServers&);
   void carry_out(const Failed& decision);
+  void carry_out(const CutOff& decision) { job_.journal.cut_off(decision.who); }
   void carry_out(const EndJob& decision) { exit_code_ = decision.exit_code; }
   void set_alarm();
   void set_redraw();

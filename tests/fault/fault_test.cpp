@@ -63,12 +63,13 @@ class Faults : public ::testing::Test {
     return life;
   }
 
-  // Waits until a life of it has joined that was not hit yet: before that there is nothing to lose. The process; -1: the job
-  // has ended.
+  // Waits until a life of it has joined that was not hit yet: before that there is nothing to lose. The process; a failure where
+  // there is none.
   int hit(Launched& job, const Victim& who, int signal) {
     Life life = life_of(job, who);
     while (!life.ready || hit_.contains(life.pid)) {
       if (!job.read_some()) {
+        ADD_FAILURE() << "the job ended before " << who.role << " " << who.rank << " could be hit";
         return -1;
       }
       life = life_of(job, who);
@@ -78,9 +79,21 @@ class Faults : public ::testing::Test {
     return life.pid;
   }
 
+  // Every process that was hit and did not go on has failed and was restarted.
   void expect_gone_well(Launched& job) {
     EXPECT_EQ(job.wait(), 0) << job.err();
     EXPECT_TRUE(job.all_gone());
+    const Json told = summary();
+    std::set<int> failed;
+    for (const Json& failure : told["failures"]) {
+      failed.insert(failure["pid"].get<int>());
+    }
+    EXPECT_THAT(failed, ::testing::IsSupersetOf(hit_));
+    std::size_t restarts = 0;
+    for (const Json& restarted : told["restarts"]) {
+      restarts += restarted["count"].get<std::size_t>();
+    }
+    EXPECT_GE(restarts, hit_.size());
   }
 
   struct Row {
@@ -106,7 +119,7 @@ class Faults : public ::testing::Test {
   }
   Json summary() const { return Json::parse(read_file(path("run/summary.json"))); }
 
-  std::set<int> hit_;  // processes
+  std::set<int> hit_;  // processes, those that went on again not among them
   RunFolder folder_{"", ::testing::TempDir()};
   Gate gates_[2] = {Gate(path("gate.0")), Gate(path("gate.1"))};
 };
@@ -131,7 +144,7 @@ TEST_P(ServerFaults, NoPushIsLostOrDoubled) {
   EXPECT_THAT(job->err(), HasSubstr("medium " + (medium == "auto" ? std::string("shm") : medium)));
   expect_each_push_once(2 * kPushes);
   EXPECT_EQ(summary()["totals"]["lost"], 0);
-  EXPECT_GE(summary()["failures"].size(), 5u);
+  EXPECT_EQ(hit_.size(), 5u);
 }
 
 std::string name_of(const ::testing::TestParamInfo<std::tuple<std::string, int>>& parameter) {
@@ -141,9 +154,14 @@ std::string name_of(const ::testing::TestParamInfo<std::tuple<std::string, int>>
 INSTANTIATE_TEST_SUITE_P(Media, ServerFaults,
                          ::testing::Combine(::testing::Values("auto", "tcp"), ::testing::Range(0, 3)), name_of);
 
-class LeaseFaults : public Faults, public ::testing::WithParamInterface<int> {
+// Nobody reaches the end of the leases before the last blow: each life waits at its gate when it has done kBatchesALife batches,
+// and five lives (two workers, three of whose lives end) of them are fewer than all.
+class LeaseFaults : public Faults, public ::testing::WithParamInterface<std::tuple<std::string, int>> {
  protected:
-  static constexpr const char* kSamples = "20000";
+  static constexpr int kSamples = 20000;
+  static constexpr int kEpochs = 2;
+  static constexpr int kBatchesALife = 1800;
+  static_assert(5 * kBatchesALife < kSamples / 4 * kEpochs);
 
   void SetUp() override {
     if (!std::filesystem::exists(test_program("sample_worker"))) {
@@ -151,25 +169,37 @@ class LeaseFaults : public Faults, public ::testing::WithParamInterface<int> {
     }
   }
   std::unique_ptr<Launched> start_leases() {
-    return start({"-s", "2", "-w", "2", "--silence", "1", "--snapshot-interval", "0.1"},
-                 {"sample_worker", kSamples, "2", "1", "any"});
+    std::vector<std::string> program = {"tcp_sample_worker", std::to_string(kSamples), std::to_string(kEpochs)};
+    if (medium() == "auto") {
+      program.front() = "sample_worker";
+      program.insert(program.end(), {"1", "any"});
+    }
+    program.insert(program.end(), {std::to_string(kBatchesALife), path("gate")});
+    return start({"-s", "2", "-w", "2", "--silence", "1", "--snapshot-interval", "0.1"}, program);
   }
+  static std::string medium() { return std::get<0>(GetParam()); }
   // Stops a process for a while that may be longer than the silence allowed.
   void stop_for_a_while(Launched& job, const Victim& who) {
     const int pid = hit(job, who, SIGSTOP);
     if (pid > 0) {
       job.read_for(std::chrono::milliseconds(random_.below(1500)));
       ::kill(pid, SIGCONT);
+      hit_.erase(pid);
     }
   }
   // Every worker found each sample used exactly once an epoch.
   void expect_exact(Launched& job) {
+    for (int life = 0; life < 10; ++life) {
+      gates_[0].let_through();
+      gates_[1].let_through();
+    }
     expect_gone_well(job);
+    EXPECT_THAT(job.err(), HasSubstr("over " + (medium() == "auto" ? std::string("shm") : medium())));
     EXPECT_THAT(job.err(), HasSubstr("exact after"));
     EXPECT_THAT(job.err(), ::testing::Not(HasSubstr("INEXACT")));
   }
 
-  Random random_{static_cast<std::uint64_t>(GetParam())};
+  Random random_{static_cast<std::uint64_t>(std::get<1>(GetParam()))};
 };
 
 // Workers die and stand still: their leases go to others, and each shard applies them only where they are missing.
@@ -201,9 +231,18 @@ TEST_P(LeaseFaults, EverySampleOnceWhenAWorkerAndAServerDieTogether) {
     hit(*job, {"server", static_cast<int>(random_.below(2))}, SIGKILL);
   }
   expect_exact(*job);
+  const Json told = summary();
+  std::set<std::string> roles;
+  for (const Json& restarted : told["restarts"]) {
+    roles.insert(restarted["role"]);
+  }
+  EXPECT_EQ(roles, (std::set<std::string>{"server", "worker"}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, LeaseFaults, ::testing::Range(0, 3));
+INSTANTIATE_TEST_SUITE_P(Shm, LeaseFaults, ::testing::Combine(::testing::Values("auto"), ::testing::Range(0, 3)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Tcp, LeaseFaults, ::testing::Combine(::testing::Values("tcp"), ::testing::Range(0, 1)),
+                         name_of);
 
 // What is missing afterwards is what the job says it lost.
 TEST_F(Faults, BeyondTheReplayBudgetTheLossIsTheOneReported) {

@@ -59,7 +59,7 @@ TEST(Interrupt, SIGUSR1AndSIGUSR2ReachTheWorkersAndEndNothing) {
   job.wait_for("got USR2");
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait(), 143);
-  EXPECT_THAT(job.err(), Not(HasSubstr("server 0"))) << "servers have no handler and must not get them";
+  EXPECT_THAT(job.err(), Not(HasSubstr("server 0"))) << "servers must not get them: SIGUSR1 would end one";
 }
 
 TEST(Interrupt, ADeafWorkerIsKilledAfterTheGraceTime) {

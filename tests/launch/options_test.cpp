@@ -137,6 +137,17 @@ TEST(Options, AWrongValueNamesItsFlag) {
   EXPECT_THAT(mistake({"run", "--workers"}), HasSubstr("--workers"));
 }
 
+TEST(Options, ASilenceThatEveryProcessWouldBreakIsRefused) {
+  for (const std::string value : {"0", "0.1", "0.19"}) {
+    EXPECT_THAT(
+        mistake({"run", "--silence", value, "--", "p"}),
+        HasSubstr("--silence: " + value + " is too short: expected at least 0.2 s, since processes are heard from"));
+    EXPECT_THAT(mistake({"serve", "--silence", value}), HasSubstr("--silence: " + value + " is too short"));
+  }
+  EXPECT_THAT(mistake({"run", "--silence", "-1", "--", "p"}), HasSubstr("--silence"));
+  EXPECT_EQ(run({"--silence", "0.2", "--", "p"}).silence, std::chrono::milliseconds(200));
+}
+
 TEST(Options, AMissingProgramIsAMistakeWithItsFix) {
   EXPECT_THAT(mistake({"run"}), HasSubstr("-- program"));
   EXPECT_THAT(mistake({"run", "--workers", "2", "--"}), HasSubstr("-- program"));

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "csrc/base/malloc_settings.h"
+
 namespace downpour::launch {
 namespace {
 
@@ -59,10 +61,19 @@ TEST(Plan, WorldSizeCountsWorkersOnlyAndServersHaveNoRank) {
 }
 
 TEST(Plan, MallocSettingsAreForWorkersAndTheUsersOwnWin) {
-  EXPECT_THAT(Case().of(worker(0)), Contains(StartsWith("MALLOC_TOP_PAD_=")));
+  for (const std::string& ours : malloc_variables({})) {
+    EXPECT_THAT(Case().of(worker(0)), Contains(ours));
+    const std::string name = ours.substr(0, ours.find('=') + 1);
+    const Case own(2, 1, Variables(std::vector<std::string>{name + "1"}));
+    EXPECT_THAT(own.of(worker(0)), Contains(name + "1"));
+    EXPECT_THAT(own.of(worker(0)), Contains(StartsWith(name)).Times(1));
+    EXPECT_THAT(own.of(worker(0)), Contains(StartsWith("MALLOC_")).Times(3)) << "the other two are still ours";
+  }
+  EXPECT_EQ(malloc_variables({}).size(), 3u);
   EXPECT_THAT(Case().of(server(0)), Not(Contains(StartsWith("MALLOC_"))));
-  const Case own(2, 1, Variables(std::vector<std::string>{"MALLOC_TOP_PAD_=1"}));
-  EXPECT_THAT(own.of(worker(0)), Contains("MALLOC_TOP_PAD_=1"));
+  const Case tuned(2, 1, Variables(std::vector<std::string>{"GLIBC_TUNABLES=glibc.malloc.check=1"}));
+  EXPECT_THAT(tuned.of(worker(0)), Contains("GLIBC_TUNABLES=glibc.malloc.check=1"));
+  EXPECT_THAT(tuned.of(worker(0)), Not(Contains(StartsWith("MALLOC_"))));
 }
 
 TEST(Plan, ThreadsAreCoresPerWorkerUnlessTheUserSaysOtherwise) {
@@ -109,6 +120,13 @@ TEST(Plan, DebuggingSwitchesDeadlinesOff) {
   debugging.options.gdb = 1;
   EXPECT_THAT(debugging.of(worker(0)), Contains("DOWNPOUR_NO_DEADLINES=1"));
   EXPECT_THAT(debugging.of(server(0)), Contains("DOWNPOUR_NO_DEADLINES=1"));
+}
+
+TEST(Plan, EverybodyKnowsHowLongSilenceMayLast) {
+  Case patient;
+  patient.options.silence = std::chrono::milliseconds(60'500);
+  EXPECT_THAT(patient.of(worker(0)), Contains("DOWNPOUR_SILENCE=60.5"));
+  EXPECT_THAT(patient.of(server(0)), Contains("DOWNPOUR_SILENCE=60.5"));
 }
 
 TEST(Plan, OneLineSaysIt) {

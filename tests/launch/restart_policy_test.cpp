@@ -18,6 +18,7 @@ std::string describe(const SendSignal& one) { return concat(signal_name(one.sign
 std::string describe(const NewRound& one) { return concat("round ", one.round); }
 std::string describe(const AbortJob&) { return "abort"; }
 std::string describe(const ReleaseServers&) { return "release"; }
+std::string describe(const CutOff& one) { return concat(to_text(one.who), " is cut off"); }
 std::string describe(const EndJob& one) { return concat("end ", one.exit_code); }
 std::string describe(const Failed& one) {
   switch (one.consequence) {
@@ -75,14 +76,27 @@ TEST_F(RestartPolicyTest, SuccessOfAllWorkersReleasesTheServersAndTheirEndEndsTh
   EXPECT_THAT(exits(server(0), 0, Finished::kYes), ElementsAre("end 0"));
 }
 
-TEST_F(RestartPolicyTest, ServersThatDoNotEndAreAskedThenKilledAndTheJobStillSucceeds) {
+TEST_F(RestartPolicyTest, ServersThatDoNotEndAreKilledAfterTheWholeTimeAndTheJobStillSucceeds) {
   make(1, 1);
   const TimePoint begun = now_;
   exits(worker(0), 0);
-  EXPECT_THAT(wait(), ElementsAre("SIGTERM to server 0"));
-  EXPECT_EQ(now_ - begun, options_.closing / 2) << "time for a last snapshot";
   EXPECT_THAT(wait(), ElementsAre("SIGKILL to server 0"));
-  EXPECT_THAT(dies(server(0), SIGKILL), ElementsAre("end 0"));
+  EXPECT_EQ(now_ - begun, options_.closing) << "nothing cuts a last snapshot short before";
+  EXPECT_THAT(dies(server(0), SIGKILL), ElementsAre("server 0 is cut off", "end 0"));
+}
+
+TEST_F(RestartPolicyTest, AServerThatEndsJustBeforeItsSIGKILLIsNotCutOff) {
+  make(1, 1);
+  exits(worker(0), 0);
+  EXPECT_THAT(wait(), ElementsAre("SIGKILL to server 0"));
+  EXPECT_THAT(exits(server(0), 0, Finished::kYes), ElementsAre("end 0"));
+}
+
+TEST_F(RestartPolicyTest, AServerSilentWhileItSavesIsCutOff) {
+  make(1, 1);
+  exits(worker(0), 0);
+  EXPECT_THAT(describe(policy_->silent(0)), ElementsAre("SIGKILL to server 0"));
+  EXPECT_THAT(dies(server(0), SIGKILL), ElementsAre("server 0 is cut off", "end 0"));
 }
 
 TEST_F(RestartPolicyTest, AServerMayEndBeforeTheLastWorkerOnceAllHaveFinished) {
@@ -213,7 +227,7 @@ TEST_F(RestartPolicyTest, CtrlCForwardsThenAsksThenKills) {
   EXPECT_THAT(dies(worker(0), SIGINT), IsEmpty());
   EXPECT_THAT(wait(), ElementsAre("SIGTERM to worker 1"));
   EXPECT_THAT(wait(), ElementsAre("SIGKILL to worker 1", "SIGKILL to server 0"));
-  EXPECT_THAT(dies(server(0), SIGKILL), IsEmpty());
+  EXPECT_THAT(dies(server(0), SIGKILL), ElementsAre("server 0 is cut off"));
   EXPECT_THAT(dies(worker(1), SIGKILL), ElementsAre("end 130"));
 }
 
@@ -231,16 +245,16 @@ TEST_F(RestartPolicyTest, TheSecondCtrlCKillsAtOnce) {
   EXPECT_THAT(interrupt(SIGINT), ElementsAre("SIGKILL to worker 0", "SIGKILL to worker 1", "SIGKILL to server 0"));
 }
 
-TEST_F(RestartPolicyTest, ReleasedServersGetHalfOfWhatIsLeftOfTheGraceTimeBeforeTheyAreAsked) {
-  make(1, 1);
-  const TimePoint begun = now_;
-  interrupt(SIGTERM);
-  now_ += std::chrono::seconds(2);
-  EXPECT_THAT(dies(worker(0), SIGTERM), ElementsAre("release"));
-  EXPECT_THAT(wait(), ElementsAre("SIGTERM to server 0"));
-  EXPECT_EQ(now_ - begun, std::chrono::seconds(6));
-  EXPECT_THAT(wait(), ElementsAre("SIGKILL to server 0"));
-  EXPECT_EQ(now_ - begun, options_.grace);
+TEST_F(RestartPolicyTest, ReleasedServersGetTheRestOfTheGraceTimeWhateverTheSignalWas) {
+  for (const int number : {SIGINT, SIGTERM}) {
+    make(1, 1);
+    const TimePoint begun = now_;
+    interrupt(number);
+    now_ += std::chrono::seconds(2);
+    EXPECT_THAT(dies(worker(0), number), ElementsAre("release"));
+    EXPECT_THAT(wait(), ElementsAre("SIGKILL to server 0"));
+    EXPECT_EQ(now_ - begun, options_.grace);
+  }
 }
 
 TEST_F(RestartPolicyTest, SIGTERMGetsTheWholeGraceTimeBeforeSIGKILL) {
@@ -286,6 +300,13 @@ TEST_F(RestartPolicyTest, AProcessThatEvenSIGKILLDoesNotEndIsLeftBehindAtLast) {
   interrupt(SIGTERM);
   EXPECT_THAT(wait(), ElementsAre("end 143"));
   EXPECT_EQ(policy_->deadline(), std::nullopt);
+}
+
+TEST_F(RestartPolicyTest, AServerLeftBehindIsCutOffToo) {
+  make(1, 1);
+  exits(worker(0), 0);
+  wait();
+  EXPECT_THAT(wait(), ElementsAre("server 0 is cut off", "end 0"));
 }
 
 TEST_F(RestartPolicyTest, NothingFollowsTheEnd) {

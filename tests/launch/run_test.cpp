@@ -164,7 +164,7 @@ TEST_F(RunTest, BadInput_ARunFolderThatAnotherJobUsesIsRefused) {
   const RunFolder used(run_folder(), "");
   const Finish finish = launch({"run", "--run-folder", run_folder(), "--", "true"});
   EXPECT_EQ(finish.exit_code, 2);
-  EXPECT_THAT(finish.err, HasSubstr("another job uses it"));
+  EXPECT_THAT(finish.err, HasSubstr(" uses it (lock); choose another one"));
 }
 
 TEST_F(RunTest, BadInput_MistakesLeaveNothingBehind) {

@@ -27,14 +27,15 @@ TEST(Serve, TheInstructionsAreWhatOneTypes) {
   ServeOptions options;
   options.servers = 2;
   options.workers = 3;
+  options.silence = std::chrono::milliseconds(7500);
   const std::string text = serve_instructions(options, "127.0.0.1:9", {"127.0.0.1:1", "127.0.0.1:2"}, 0xabc);
   EXPECT_THAT(
       text,
       HasSubstr(
           "export DOWNPOUR_ROLE=worker WORLD_SIZE=3 DOWNPOUR_JOB=0000000000000abc DOWNPOUR_COORDINATOR=127.0.0.1:9 "
-          "DOWNPOUR_SERVERS=2 DOWNPOUR_SERVER_ENDPOINTS=127.0.0.1:1,127.0.0.1:2"));
+          "DOWNPOUR_SERVERS=2 DOWNPOUR_SERVER_ENDPOINTS=127.0.0.1:1,127.0.0.1:2 DOWNPOUR_SILENCE=7.5 "));
   EXPECT_THAT(text, HasSubstr("downpour serve --index 1 --servers 2 --workers 3 --address 127.0.0.1:2 --coordinator "
-                              "127.0.0.1:9 --job 0000000000000abc\n"));
+                              "127.0.0.1:9 --job 0000000000000abc --silence 7.5\n"));
   EXPECT_THAT(text, Not(HasSubstr("--insecure")));
   options.insecure = true;
   EXPECT_THAT(serve_instructions(options, "a:9", {"a:1", "b:2"}, 1), HasSubstr("--insecure"));
@@ -146,6 +147,42 @@ TEST(Serve, BadInput_OffLoopbackWithoutAKeyIsRefusedUnlessInsecure) {
   const Finish nowhere = launch({"serve", "--address", "0.0.0.0:0", "--insecure"});
   EXPECT_EQ(nowhere.exit_code, 2);
   EXPECT_THAT(nowhere.err, HasSubstr("--endpoints"));
+}
+
+// Whoever was told "0.0.0.0" would look for the server on its own machine.
+TEST(Serve, BadInput_AnAddressOfNoMachineIsNotHandedOut) {
+  const Finish own = launch({"serve", "--address", "0.0.0.0:0", "--coordinator", "127.0.0.1:0", "--insecure"});
+  EXPECT_EQ(own.exit_code, 2);
+  EXPECT_THAT(own.err,
+              HasSubstr("--address 0.0.0.0:0 is no address that workers can connect to; also pass --endpoints"));
+  const Finish listed = launch({"serve", "--servers", "2", "--endpoints", "127.0.0.1:1,0.0.0.0:2"});
+  EXPECT_EQ(listed.exit_code, 2);
+  EXPECT_THAT(listed.err, HasSubstr("--endpoints 0.0.0.0:2 is no address"));
+  Launched told(
+      {"serve", "--address", "0.0.0.0:0", "--coordinator", "0.0.0.0:0", "--endpoints", "127.0.0.1:7000", "--insecure"});
+  told.wait_for("\nRANK=0");
+  EXPECT_THAT(told.out(), HasSubstr("DOWNPOUR_SERVER_ENDPOINTS=127.0.0.1:7000 "));
+  EXPECT_THAT(told.out(), HasSubstr("DOWNPOUR_COORDINATOR=127.0.0.1:"));
+}
+
+// Also one that stands still has the folder: it would go on with older snapshots.
+TEST(Serve, BadInput_ARunFolderIsOneServersAtATime) {
+  const RunFolder folder("", ::testing::TempDir());
+  const std::string run = (folder.path() / "deep" / "run").string();
+  Launched first({"serve", "--run-folder", run});
+  first.wait_for("\nRANK=0");
+  first.signal(SIGSTOP);
+  const Finish second = launch({"serve", "--run-folder", run});
+  EXPECT_EQ(second.exit_code, 2);
+  EXPECT_THAT(second.err, HasSubstr(concat("--run-folder ", run, ": process ", first.pid(), " uses it (lock-0)")));
+  Launched other(
+      {"serve", "--run-folder", run, "--index", "1", "--servers", "2", "--coordinator", "127.0.0.1:1", "--job", "1"});
+  other.wait();
+  EXPECT_THAT(other.err(), Not(HasSubstr("uses it"))) << "another index writes other files";
+  first.signal(SIGKILL);
+  first.wait();
+  Launched third({"serve", "--run-folder", run});
+  third.wait_for("\nRANK=0");
 }
 
 TEST(Serve, BadInput_APortInUseIsNamedWithItsFlag) {

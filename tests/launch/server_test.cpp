@@ -79,9 +79,21 @@ TEST_F(Servers, TwoWorkersTrainAndTheSummaryAddsUp) {
   const Json totals = summary()["totals"];
   EXPECT_EQ(totals["samples"], 2 * 40 * 64);
   EXPECT_EQ(totals["applied"], 2 * 2 * 40) << "pushes of two workers to two shards";
-  EXPECT_GT(totals["pushed_bytes"], 0);
-  EXPECT_GT(totals["pulled_bytes"], 0);
-  EXPECT_EQ(totals["lost"], 0);
+  constexpr int kModelBytes = 4 * 1000;
+  EXPECT_EQ(totals["pushed_bytes"], 2 * 40 * kModelBytes);
+  EXPECT_EQ(totals["pulled_bytes"], (2 * 40 + 1) * kModelBytes) << "each step, and once more in the end";
+  int with_a_staleness = 0;
+  for (const auto& [bucket, count] : totals["staleness"].items()) {
+    with_a_staleness += count.get<int>();
+  }
+  EXPECT_EQ(with_a_staleness, totals["applied"]);
+  EXPECT_LT(totals["largest_staleness"], 40) << "of the other's pushes";
+  EXPECT_GT(totals["samples_per_s"], 0);
+  for (const char* nothing : {"lost", "stale", "refused", "duplicate", "replayed"}) {
+    EXPECT_EQ(totals[nothing], 0) << nothing;
+  }
+  EXPECT_TRUE(summary()["restarts"].empty());
+  EXPECT_TRUE(summary()["failures"].empty());
   EXPECT_TRUE(job->all_gone());
 }
 
@@ -142,6 +154,17 @@ TEST_F(Servers, CtrlCLeavesASnapshot) {
   const auto snapshots = folder_.path() / "run/snapshots";
   ASSERT_TRUE(std::filesystem::exists(snapshots)) << job->err();
   EXPECT_FALSE(std::filesystem::is_empty(snapshots)) << job->err();
+}
+
+TEST_F(Servers, AServerThatCannotWriteItsLastSnapshotInTimeIsNamed) {
+  const auto job = train({"-s", "2", "-w", "1", "--grace", "0.5"});
+  job->wait_for("half-way");
+  ::kill(pid_of(*job, "server", 1), SIGSTOP);
+  job->signal_group(SIGINT);
+  EXPECT_EQ(job->wait(), 130);
+  EXPECT_THAT(job->err(), HasSubstr("server 1 was killed before it had written its last snapshot"));
+  EXPECT_THAT(job->err(), HasSubstr("CUT OFF    server 1: killed"));
+  EXPECT_EQ(summary()["servers_cut_off"], Json({1}));
 }
 
 TEST_F(Servers, AServerMayDieAgainAndAgain) {

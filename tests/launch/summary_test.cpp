@@ -134,6 +134,15 @@ TEST(Summary, LossAndGradientNormAreToldWhereThereAreAny) {
   EXPECT_EQ(totals["gradient_norm"], 1.5);
 }
 
+TEST(Summary, ServersCutOffAreNamedAlsoAfterAPlainSuccess) {
+  Summary summary;
+  EXPECT_TRUE(nlohmann::json::parse(to_json(summary))["servers_cut_off"].empty());
+  summary.cut_off = {server(0), server(2)};
+  EXPECT_THAT(to_text(summary),
+              HasSubstr("CUT OFF    server 0, server 2: killed before the last snapshot was written\n"));
+  EXPECT_EQ(nlohmann::json::parse(to_json(summary))["servers_cut_off"], nlohmann::json({0, 2}));
+}
+
 TEST(Summary, LossesAndBrokenSnapshotsAreLoud) {
   Summary summary;
   summary.totals.any_progress = true;

@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::Not;
 using ::testing::StartsWith;
 
@@ -77,7 +78,12 @@ TEST_F(TerminalTraining, ProgressIsDrawnInPlaceAndGoneInTheEnd) {
   job.wait_for("worker 0  step        10");
   job.wait_for("worker 1  step        10");
   const Screen before(job.out());
-  EXPECT_THAT(before.lines(), Contains(StartsWith("worker 0  step        10")));
+  for (const char* worker : {"worker 0", "worker 1"}) {
+    EXPECT_THAT(
+        before.lines(),
+        Contains(MatchesRegex(std::string(worker) +
+                              "  step        10  +[0-9,.]+ samples/s  loss 0\\.1000  staleness [0-9]+\\.[0-9]")));
+  }
   gates_[0].let_through();
   gates_[1].let_through();
   EXPECT_EQ(job.wait(), 0);

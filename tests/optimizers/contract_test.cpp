@@ -224,6 +224,14 @@ TEST(Refusals, SeveralProcessesOfAnotherLauncher) {
   ::unsetenv("WORLD_SIZE");
 }
 
+TEST(Refusals, HalfOfWhatServePrinted) {
+  ::setenv("DOWNPOUR_COORDINATOR", "127.0.0.1:9", 1);
+  const auto net = testing::make_mlp();
+  EXPECT_THAT(message_of([&] { DownpourSGD(*net, SGDOptions(0.1)); }),
+              HasSubstr("DOWNPOUR_COORDINATOR set, but not DOWNPOUR_ROLE, DOWNPOUR_JOB, DOWNPOUR_SERVERS"));
+  ::unsetenv("DOWNPOUR_COORDINATOR");
+}
+
 TEST(Refusals, StepAfterFinish) {
   const auto net = testing::make_mlp();
   DownpourSGD downpour(*net, SGDOptions(0.1));

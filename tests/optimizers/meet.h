@@ -17,4 +17,12 @@ inline void meet(const std::string& name, bool first) {
   ::close(::open(path.c_str(), first ? O_RDONLY : O_WRONLY));
 }
 
+// Waits until somebody has written a byte into the FIFO `gate`.RANK.
+inline void wait_at_gate(const std::string& gate) {
+  const int fd = ::open((gate + "." + ::getenv("RANK")).c_str(), O_RDONLY);
+  char byte = 0;
+  [[maybe_unused]] const ssize_t count = ::read(fd, &byte, 1);
+  ::close(fd);
+}
+
 }  // namespace downpour::testing

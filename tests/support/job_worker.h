@@ -21,6 +21,7 @@ inline MemberOptions member_options(const Environment& environment) {
   options.job = environment.job;
   options.rank = environment.rank;
   options.coordinator = environment.coordinator;
+  options.silence = environment.silence.value_or(options.silence);
   return options;
 }
 

@@ -1,6 +1,7 @@
 // A worker under `downpour run` that keeps a ledger: one weight a sample, its gradient 1 where the sample is in the batch,
 // learning rate -1, so that each weight counts how often its sample was used. usage: sample_worker SAMPLES EPOCHS N_PUSH
-// [TROUBLE [US]]; TROUBLE any: workers may die at any time, so nobody waits for the others at the start.
+// [TROUBLE [US]]; TROUBLE any HOLD GATE: workers may die at any time, so nobody waits for the others at the start, and each life
+// waits after HOLD batches for a byte from the FIFO GATE.RANK.
 #include <unistd.h>
 
 #include <csignal>
@@ -82,10 +83,14 @@ int main(int count, char** arguments) {
       std::cout << "under way" << std::endl;
     }
     downpour.step();
+    if (trouble == "any" && batches == std::atoll(arguments[5])) {
+      testing::wait_at_gate(arguments[6]);
+    }
   }
+  const std::string transport = downpour.transport();
   downpour.finish();
   const bool exact = torch::equal(counts.detach(), torch::full({size}, static_cast<double>(epochs)));
-  std::cout << (exact ? "exact" : "INEXACT") << " after " << batches << " batches" << std::endl;
+  std::cout << (exact ? "exact" : "INEXACT") << " after " << batches << " batches over " << transport << std::endl;
   if (!exact) {
     std::cout << counts.detach() << std::endl;
   }

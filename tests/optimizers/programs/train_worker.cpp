@@ -47,7 +47,8 @@ class OverTcp final : public torch::optim::Optimizer {
 
 // What comes after it is made is a world of one, whatever the launcher said.
 void leave_the_launcher() {
-  for (const char* name : {"DOWNPOUR_ROLE", "RANK", "WORLD_SIZE", "DOWNPOUR_SERVERS"}) {
+  for (const char* name :
+       {"DOWNPOUR_ROLE", "DOWNPOUR_COORDINATOR", "DOWNPOUR_JOB", "DOWNPOUR_SERVERS", "RANK", "WORLD_SIZE"}) {
     ::unsetenv(name);
   }
 }
