@@ -151,6 +151,12 @@ TEST(SharedBuffers, EndAsOneSetOnAllWorkers) {
   EXPECT_THAT(distinct(run.after("buffers ")), SizeIs(1)) << run.output();
 }
 
+TEST(Workers, NoneRunsFurtherAheadThanMaxLead) {
+  testing::JobRun run(job(1, 2), "train_worker", {"lead"});
+  EXPECT_EQ(run.wait(), 0) << run.output();
+  EXPECT_THAT(run.after("stood at "), ::testing::UnorderedElementsAre("-1", "3")) << run.output();
+}
+
 TEST(Mistakes, DifferentModelsNameTheFirstDifferingParameterAndEndTheJobAtOnce) {
   testing::JobRun run(job(1, 2), "train_worker", {"differ"});
   EXPECT_NE(run.wait(), 0);

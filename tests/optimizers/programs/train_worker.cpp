@@ -3,6 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -12,6 +14,7 @@
 #include <iterator>
 #include <map>
 #include <sstream>
+#include <thread>
 
 #include "csrc/base/checksum.h"
 #include "optimizers/downpour_sgd.h"
@@ -298,12 +301,19 @@ int save_and_load() {
 }
 
 // report_loss, report_samples and fetch() from the training loop; the launcher's summary is looked at outside. Given a FIFO it
-// waits before the end for a line there.
+// waits before the end for a line there. Two steps after a pull its values are those of the pull; fetch() brings what the two
+// have made of them.
 int report(const std::string& fifo) {
-  const auto net = testing::make_mlp();
-  DownpourSGD ours(*net, SGDOptions(0.1), DownpourOptions().n_fetch(4));
+  const auto net = testing::make_mlp(), stale = testing::make_mlp();
+  DownpourSGD ours(*net, SGDOptions(0.1), DownpourOptions().n_fetch(3));
+  torch::optim::SGD sgd(stale->parameters(), SGDOptions(0.1));
   for (int step = 0; step < 8; ++step) {
     testing::train(*net, ours, {.steps = 1, .first_batch = step});
+    (testing::loss_of(*stale, testing::make_batch(step))).backward();  // of the values that the pulls leave
+    if (step == 2 || step == 5 || step == 7) {
+      sgd.step();
+      sgd.zero_grad();
+    }
     ours.report_loss(0.75);
     ours.report_samples(8);
   }
@@ -312,8 +322,40 @@ int report(const std::string& fifo) {
     std::ifstream gate(fifo);
     std::getline(gate, line);
   }
+  const bool waits = !close(stale->parameters(), net->parameters());
   ours.fetch();
+  const bool fetched = close(stale->parameters(), net->parameters());
   ours.finish();
+  return verdict(waits && fetched, ours.transport());
+}
+
+// Worker 1 stands still after its first step: worker 0 goes on up to the bound, and no further before it is released.
+int lead() {
+  constexpr std::int64_t kLead = 2;
+  const bool first = std::string(::getenv("RANK")) == "0";
+  const auto net = testing::make_mlp();
+  DownpourSGD downpour(*net, SGDOptions(0.1), DownpourOptions().max_lead(kLead));
+  testing::meet("joined", first);  // the clock is that of those who are there
+  std::atomic<std::int64_t> done{0}, stood_at{-1};
+  std::thread release([&] {
+    while (first && (done == 0 || done != stood_at)) {
+      stood_at.store(done);
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+    }
+    if (first) {
+      testing::meet("released", true);
+    }
+  });
+  for (int step = 0; step < 10; ++step) {
+    if (!first && step == 1) {
+      testing::meet("released", false);
+    }
+    testing::train(*net, downpour, {.steps = 1, .first_batch = step});
+    ++done;
+  }
+  release.join();
+  downpour.finish();
+  std::cout << "stood at " << stood_at << std::endl;
   return 0;
 }
 
@@ -508,6 +550,7 @@ int main(int count, char** arguments) {
       {"destroy", destroy},
       {"save_and_load", save_and_load},
       {"report", [&] { return report(count > 2 ? arguments[2] : ""); }},
+      {"lead", lead},
       {"print_stacks", print_stacks},
       {"buffers", share_buffers},
       {"converge", [&] { return converge({}); }},
