@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <new>
 #include <string>
@@ -112,7 +113,14 @@ void serve(int socket, const Agreement& agreement, SharedMemory shared_memory, c
   ServerOptions options;
   options.job = kJob;
   options.snapshots = snapshots;
-  ShardThread shard(clock, agreement, 0, 1, options, *files, [](const std::exception_ptr&) { std::abort(); });
+  std::promise<void> ready;
+  ShardThread shard(clock, agreement, 0, 1, options, *files, [&](const std::exception_ptr& why) {
+    if (why != nullptr) {
+      std::abort();
+    }
+    ready.set_value();
+  });
+  ready.get_future().wait();
   Doorman doorman(shard.server());
   auto listening = transport::bind_socket({"127.0.0.1", 0}, transport::Exposure::kLoopbackOnly);
   reply(socket, transport::local_address(listening.get()).port);
