@@ -34,7 +34,7 @@ struct ClientOptions {
   std::uint32_t incarnation = 0;
   std::uint64_t replay_budget_bytes = 256ull
                                       << 20;  // over all shards: pushes kept until a snapshot covers them, at least 4
-  std::uint64_t fragment_bytes = 512 * 1024;  // a push travels in pieces of about this size
+  std::uint64_t fragment_bytes = 512 * 1024;  // a push over TCP travels in pieces of about this size
   Duration call_deadline = std::chrono::seconds(60);
   Duration spin =
       std::chrono::microseconds(50);  // looked at the ring for so long before sleeping, while a reply is awaited

@@ -15,6 +15,8 @@ class PushSender {
  public:
   // The log and the layout outlive it. Shapes: fragment_bytes: a multiple of 64.
   PushSender(const ShardLayout& layout, ReplayLog& log, std::int64_t fragment_bytes);
+  // Of this size are those made from now on, at least that of the constructor.
+  void set_fragment_bytes(std::int64_t bytes) { fragment_bytes_ = bytes; }
 
   // ---- the newest push -----------------------------------------------------------------------------------------------
   void begin();  // it is the log's newest now
@@ -53,7 +55,7 @@ class PushSender {
 
   const ShardLayout& layout_;
   ReplayLog& log_;
-  const std::int64_t fragment_bytes_;
+  std::int64_t fragment_bytes_;
   std::vector<std::int64_t> copied_bytes_;  // per slice of the newest push
   std::vector<Run> runs_;                   // complete ones of the newest push, from first_run_ on
   std::size_t first_run_ = 0;

@@ -149,7 +149,8 @@ void ShardLink::on_open(transport::Connection& connection, const transport::Welc
   fail(refusal_);
 }
 
-// Over shared memory the slots are the server's staging buffers themselves; elsewhere they are memory of our own.
+// Over shared memory the slots are the server's staging buffers themselves, and nothing is gained by pieces, each of which would
+// wake the server; elsewhere they are memory of our own.
 void ShardLink::settle_in(const ShardWelcome& welcome) {
   const auto buffer_bytes = static_cast<std::uint64_t>(terms_.layout.buffer_bytes);
   DOWNPOUR_CHECK_AS(ProtocolError, welcome.buffer_bytes == buffer_bytes, "another partition: ", welcome.buffer_bytes,
@@ -173,6 +174,8 @@ void ShardLink::settle_in(const ShardWelcome& welcome) {
     heap_ = std::move(heap);
   }
   log_on_heap_ = !in_place_;
+  const std::int64_t piece = whole_lines(terms_.options.fragment_bytes);
+  sender_.set_fragment_bytes(in_place_ ? std::max(piece, terms_.layout.buffer_bytes) : piece);
 }
 
 void ShardLink::on_message(transport::Connection& connection, const transport::Message& message) {
