@@ -1,9 +1,11 @@
 #include "csrc/ps/gradient_check.h"
 
 #include <cmath>
+#include <cstdint>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "csrc/ps/gradient_check.cpp"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -16,13 +18,19 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Wide = hn::ScalableTag<double>;
 using WideVector = hn::Vec<Wide>;
 
+// How elements reach the destination. Streamed past the caches they need not be read into one first, and leave to what is
+// read next the room that they will not use.
+enum class Copy { kNone, kStored, kStreamed };
+
 // As many elements as a vector of doubles has, read, copied where there is a destination, and widened.
-template <bool kCopy, typename T>
+template <Copy kCopy, typename T>
 HWY_INLINE WideVector take(Wide wide, const T* from, T* to, std::int64_t i) {
   const hn::Rebind<T, Wide> narrow;
   const auto elements = hn::LoadU(narrow, from + i);
-  if constexpr (kCopy) {
+  if constexpr (kCopy == Copy::kStored) {
     hn::StoreU(elements, narrow, to + i);
+  } else if constexpr (kCopy == Copy::kStreamed) {
+    hn::Stream(elements, narrow, to + i);
   }
   if constexpr (sizeof(T) == sizeof(double)) {
     return elements;
@@ -65,7 +73,7 @@ void add_scalar(GradientCheck& check, T element) {
 }
 
 // Four independent sums hide the latency of the fused multiply-add.
-template <bool kCopy, typename T>
+template <Copy kCopy, typename T>
 GradientCheck pass(std::int64_t count, const T* from, T* to) {
   const Wide wide;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(wide));
@@ -80,9 +88,12 @@ GradientCheck pass(std::int64_t count, const T* from, T* to) {
   a.add(b);
   c.add(e);
   a.add(c);
+  if constexpr (kCopy == Copy::kStreamed) {
+    hwy::FlushStream();
+  }
   GradientCheck check = a.result(wide);
   for (; i < count; ++i) {
-    if constexpr (kCopy) {
+    if constexpr (kCopy != Copy::kNone) {
       to[i] = from[i];
     }
     add_scalar(check, from[i]);
@@ -90,17 +101,28 @@ GradientCheck pass(std::int64_t count, const T* from, T* to) {
   return check;
 }
 
+// What a second-level cache hardly holds.
+constexpr std::int64_t kStreamedBytes = 256 * 1024;
+constexpr std::uintptr_t kLine = 64;  // a multiple of every vector's size
+
+template <typename T>
+GradientCheck copy_pass(std::int64_t count, const T* from, T* to) {
+  const bool whole_lines = reinterpret_cast<std::uintptr_t>(to) % kLine == 0;
+  const bool large = count >= kStreamedBytes / static_cast<std::int64_t>(sizeof(T));
+  return whole_lines && large ? pass<Copy::kStreamed>(count, from, to) : pass<Copy::kStored>(count, from, to);
+}
+
 GradientCheck check_float32(std::int64_t count, const void* from) {
-  return pass<false, float>(count, static_cast<const float*>(from), nullptr);
+  return pass<Copy::kNone, float>(count, static_cast<const float*>(from), nullptr);
 }
 GradientCheck check_float64(std::int64_t count, const void* from) {
-  return pass<false, double>(count, static_cast<const double*>(from), nullptr);
+  return pass<Copy::kNone, double>(count, static_cast<const double*>(from), nullptr);
 }
 GradientCheck copy_float32(std::int64_t count, const void* from, void* to) {
-  return pass<true>(count, static_cast<const float*>(from), static_cast<float*>(to));
+  return copy_pass(count, static_cast<const float*>(from), static_cast<float*>(to));
 }
 GradientCheck copy_float64(std::int64_t count, const void* from, void* to) {
-  return pass<true>(count, static_cast<const double*>(from), static_cast<double*>(to));
+  return copy_pass(count, static_cast<const double*>(from), static_cast<double*>(to));
 }
 
 }  // namespace

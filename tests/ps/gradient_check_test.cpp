@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include "csrc/base/aligned_bytes.h"
 #include "csrc/base/random.h"
 #include "tests/ps/targets.h"
 
@@ -72,6 +74,30 @@ TEST(GradientCheck, finds_a_bad_element_at_every_position) {
     SCOPED_TRACE(target);
     check_bad_elements<float>();
     check_bad_elements<double>();
+  });
+}
+
+// Large enough to be streamed where the destination begins with a cache line.
+template <typename T>
+void check_large_copies() {
+  constexpr std::size_t kCount = 70'003;
+  const std::vector<T> gradient(kCount, T{2});
+  std::vector<T, CacheLineAllocator<T>> copy(kCount + 2);
+  for (const std::size_t offset : {0u, 1u}) {
+    std::fill(copy.begin(), copy.end(), T{7});
+    const GradientCheck found =
+        copy_and_check(kDtype<T>, static_cast<std::int64_t>(kCount), gradient.data(), copy.data() + offset);
+    EXPECT_EQ(found.squared_norm, 4.0 * kCount);
+    EXPECT_TRUE(std::equal(gradient.begin(), gradient.end(), copy.begin() + static_cast<std::ptrdiff_t>(offset)));
+    EXPECT_EQ(copy[offset + kCount], T{7});
+  }
+}
+
+TEST(GradientCheck, copies_large_gradients_whole) {
+  for_each_target([](bool, const char* target) {
+    SCOPED_TRACE(target);
+    check_large_copies<float>();
+    check_large_copies<double>();
   });
 }
 
