@@ -107,9 +107,16 @@ constexpr std::uintptr_t kLine = 64;  // a multiple of every vector's size
 
 template <typename T>
 GradientCheck copy_pass(std::int64_t count, const T* from, T* to) {
+  // Half a register cannot be streamed: two floats, where a register holds two doubles.
+  constexpr bool kWholeRegisters = HWY_MAX_BYTES / sizeof(double) * sizeof(T) >= 16;
   const bool whole_lines = reinterpret_cast<std::uintptr_t>(to) % kLine == 0;
   const bool large = count >= kStreamedBytes / static_cast<std::int64_t>(sizeof(T));
-  return whole_lines && large ? pass<Copy::kStreamed>(count, from, to) : pass<Copy::kStored>(count, from, to);
+  if constexpr (kWholeRegisters) {
+    if (whole_lines && large) {
+      return pass<Copy::kStreamed>(count, from, to);
+    }
+  }
+  return pass<Copy::kStored>(count, from, to);
 }
 
 GradientCheck check_float32(std::int64_t count, const void* from) {
