@@ -19,8 +19,8 @@ class Timers {
   void cancel(std::uint64_t id);  // unknown or taken: no effect
   std::optional<TimePoint> next() const;
   std::uint64_t newest() const { return newest_; }
-  // Takes out the first one due at `now`, of those made no later than `newest`: callbacks that set a timer for now do not
-  // keep a loop from its other work.
+  // Takes out the first one due at `now`, of those made no later than `newest`: callbacks that set one which is due at once
+  // do not keep a loop from its other work.
   Callback take_due(TimePoint now, std::uint64_t newest);
 
  private:
