@@ -6,8 +6,8 @@
 
 #include "csrc/base/environment.h"
 #include "csrc/ps/lease_book.h"
-#include "optimizers/server_job.h"
 #include "tests/optimizers/meet.h"
+#include "tests/optimizers/over_tcp.h"
 
 namespace {
 
@@ -16,10 +16,13 @@ using namespace downpour;
 constexpr std::int64_t kBatch = 4;
 constexpr std::uint64_t kSeed = 3;
 
-class Worker final : public torch::optim::Optimizer {
+class Worker final : public testing::OverTcp {
  public:
   Worker(const torch::Tensor& counts, std::int64_t size, std::int64_t epochs)
-      : Worker(optimizers::Training::of(std::vector<torch::Tensor>{counts}), size, epochs) {}
+      : OverTcp(optimizers::Training::of(std::vector<torch::Tensor>{counts}), torch::optim::SGDOptions(1), {}),
+        size_(size) {
+    job_.agree_samples(size, kBatch, SamplesOptions().batch_size(kBatch).epochs(epochs).seed(kSeed));
+  }
 
   // The samples of the next batch.
   std::optional<torch::Tensor> next() {
@@ -34,26 +37,9 @@ class Worker final : public torch::optim::Optimizer {
     }
     return torch::tensor(std::vector<std::int64_t>(order_.begin() + lease->begin, order_.begin() + lease->end));
   }
-  torch::Tensor step(LossClosure = nullptr) override {
-    const torch::NoGradGuard no_grad;
-    job_.step();
-    return {};
-  }
-  void finish() { job_.finish(); }
-  std::string transport() const { return job_.transport(); }
 
  private:
-  Worker(optimizers::Training training, std::int64_t size, std::int64_t epochs)
-      : Optimizer(training.groups, std::make_unique<torch::optim::SGDOptions>(1)),
-        size_(size),
-        replica_(std::move(training), torch::optim::SGDOptions(1), {}, *this),
-        job_(replica_, read_environment(), transport::SharedMemory::kNever) {
-    job_.agree_samples(size, kBatch, SamplesOptions().batch_size(kBatch).epochs(epochs).seed(kSeed));
-  }
-
   std::int64_t size_;
-  optimizers::Replica replica_;
-  optimizers::ServerJob job_;
   std::int64_t epoch_ = -1;
   std::vector<std::int64_t> order_;
 };

@@ -18,35 +18,15 @@
 
 #include "csrc/base/checksum.h"
 #include "optimizers/downpour_sgd.h"
-#include "optimizers/server_job.h"
 #include "tests/optimizers/meet.h"
 #include "tests/optimizers/models.h"
+#include "tests/optimizers/over_tcp.h"
 
 namespace {
 
 using namespace downpour;
 using torch::Tensor;
 using torch::optim::SGDOptions;
-
-// DownpourSGD without its offer of shared memory, which no variable switches off.
-class OverTcp final : public torch::optim::Optimizer {
- public:
-  OverTcp(optimizers::Training training, const DownpourSGD::Rule& rule, const DownpourOptions& options)
-      : Optimizer(training.groups, optimizers::checked_defaults(rule)),
-        replica_(std::move(training), rule, options, *this),
-        job_(replica_, read_environment(), transport::SharedMemory::kNever) {}
-  Tensor step(LossClosure = nullptr) override {
-    const torch::NoGradGuard no_grad;
-    job_.step();
-    return {};
-  }
-  void finish() { job_.finish(); }
-  std::string transport() const { return job_.transport(); }
-
- private:
-  optimizers::Replica replica_;
-  optimizers::ServerJob job_;
-};
 
 // What comes after it is made is a world of one, whatever the launcher said.
 void leave_the_launcher() {
@@ -87,7 +67,8 @@ int compare_mlp(const testing::Loop& loop, bool grouped, bool tcp) {
   torch::optim::SGD sgd =
       grouped ? torch::optim::SGD(groups_of(*reference), rule) : torch::optim::SGD(reference->parameters(), rule);
   if (tcp) {
-    OverTcp ours(grouped ? optimizers::Training::of(groups_of(*net)) : optimizers::Training::of(*net), rule, {});
+    testing::OverTcp ours(grouped ? optimizers::Training::of(groups_of(*net)) : optimizers::Training::of(*net), rule,
+                          {});
     return compare_loops(ours, *net, sgd, *reference, loop);
   }
   const auto ours =
@@ -136,7 +117,7 @@ int compare_zoo(bool tcp) {
   torch::optim::SGD sgd(reference.parameters, rule);
   train_zoo(reference, sgd);
   if (tcp) {
-    OverTcp ours(optimizers::Training::of(zoo.parameters), rule, {});
+    testing::OverTcp ours(optimizers::Training::of(zoo.parameters), rule, {});
     train_zoo(zoo, ours);
   } else {
     DownpourSGD ours(zoo.parameters, rule);
