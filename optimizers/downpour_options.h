@@ -17,6 +17,7 @@ enum class BufferPolicy {
 
 // How DownpourSGD talks to the parameter servers. The torch options beside it (SGDOptions, AdagradOptions, AdamOptions,
 // AdamWOptions) choose the update rule that the servers run. Source: Dean et al. 2012, section 4.1.
+// Errors: DownpourSGD's constructor throws c10::Error for a value out of its range and names it.
 struct DownpourOptions {
   // ---- behaviour
   TORCH_ARG(int64_t, n_push) = 1;   // steps whose gradients are summed into one push
@@ -30,9 +31,12 @@ struct DownpourOptions {
   TORCH_ARG(bool, overlap) = false;      // gradients leave from hooks while backward runs; see DownpourSGD
   TORCH_ARG(bool, prefetch) = false;     // the pull overlaps the next forward: one more step of staleness
   TORCH_ARG(double, max_grad_norm) = 0;  // exact global-norm clipping on the way out (works with overlap); 0: none
-  TORCH_ARG(int64_t, replay_budget_bytes) = int64_t{256} << 20;  // pushes kept until a snapshot covers them; at least 4
+  TORCH_ARG(int64_t, replay_budget_bytes) = int64_t{256}
+                                            << 20;  // pushes kept until a snapshot covers them; at least 4 pushes are
   // ---- trouble
-  TORCH_ARG(std::chrono::milliseconds, call_deadline) = std::chrono::seconds(60);  // no call waits longer
+  // No wait for a server or the launcher takes longer; a wait for other workers, or for servers that load their snapshots,
+  // goes on as long as these make progress.
+  TORCH_ARG(std::chrono::milliseconds, call_deadline) = std::chrono::seconds(60);
 };
 
 }  // namespace downpour

@@ -76,6 +76,7 @@ void DownpourSGD::State::step() {
   } catch (...) {
     departures.clear();
     job->forget_gradients();
+    replica.stats.step = replica.cadence.steps();  // the push may have left before
     throw;
   }
   departures.clear();

@@ -39,9 +39,11 @@ struct StepStats {
 // the parameter). Hooks are removed by the destructor; the module is never wrapped, moved or changed otherwise.
 //
 // Flow: [ps 1/7] step(); [ps 7/7] adopt. Threads: one, the training loop's. Not usable in a forked child (named error).
-// Blocks: constructor, step(), finish() at most call_deadline (finish: while others make progress).
+// Blocks: constructor, step(), fetch(), finish(): each wait for a server at most call_deadline, for others while they progress.
 // Errors: c10::Error for the caller's mistakes before any effect (different models on two workers: names the first differing
-// parameter; parameters added later; sparse gradients; changed dtype or shape); CommError for a lost server or launcher.
+// parameter; parameters added later; sparse gradients; changed dtype or shape); CommError for a lost server or launcher. After a
+// CommError of step() a push that had begun to leave counts as made where stats().step has moved on: go on with the next batch,
+// or end; where it has not, step() may be called again. Under servers a process has one DownpourSGD at a time.
 // Unused parameters (no .grad) simply do not count: their values and step counts stay.
 class DownpourSGD : public torch::optim::Optimizer {
  public:
@@ -62,7 +64,7 @@ class DownpourSGD : public torch::optim::Optimizer {
   // evaluate and save. step() after it is an error.
   void finish();
 
-  // Pulls the servers' current values now (the parameters change).
+  // Pulls the servers' current values now (the parameters change). Blocks, Errors: as step().
   void fetch();
 
   // For all but the last backward of an accumulation under overlap(true); without overlap it does nothing.
@@ -84,7 +86,7 @@ class DownpourSGD : public torch::optim::Optimizer {
   int rank() const;        // 0 without the launcher
   int world_size() const;  // 1 without the launcher
   const StepStats& stats() const;
-  std::string transport() const;  // "embedded", "shm", "tcp"
+  std::string transport() const;  // "embedded", "shm", "tcp", both as "shm+tcp"; "none" while no server is connected
 
   // torch.optim's own format, interchangeable with its optimizers. Under parameter servers the state lives there and in their
   // snapshots: the archive then holds the groups' options only, and load() takes only those.

@@ -11,10 +11,8 @@ namespace {
 
 constexpr Duration kBetweenLives = std::chrono::seconds(2);
 
-// A pull after every push and no step in between: then the parameters always are the values.
-bool parameters_run_apart(const DownpourOptions& options) {
-  return options.n_fetch() > 1 && (options.local_lr() != 0 || options.n_push() % options.n_fetch() != 0);
-}
+// With a pull at every step the parameters always are the values.
+bool parameters_run_apart(const DownpourOptions& options) { return options.n_fetch() > 1; }
 
 }  // namespace
 

@@ -1,6 +1,8 @@
 #include "optimizers/replica.h"
 
 #include <algorithm>
+#include <chrono>
+#include <limits>
 #include <optional>
 
 #include "csrc/base/log.h"
@@ -12,6 +14,8 @@ using Group = torch::optim::OptimizerParamGroup;
 
 // Walking a module's tree costs more than looking at its known parameters; a new one is found within this many steps.
 constexpr std::int64_t kStepsBetweenWalks = 16;
+constexpr std::int64_t kMostSteps = std::numeric_limits<std::int32_t>::max();
+constexpr auto kLongestDeadline = std::chrono::hours(24 * 365);
 
 std::vector<torch::Tensor> tensors_of(const model::Trainable& trainable) {
   std::vector<torch::Tensor> tensors;
@@ -39,19 +43,25 @@ std::vector<model::Trainable::Named> named_parameters(const std::vector<Group>& 
   return named;
 }
 
+void check_steps(const char* name, std::int64_t least, std::int64_t steps) {
+  TORCH_CHECK(steps >= least && steps <= kMostSteps, name, ": expected ", least, " to ", kMostSteps, " steps, found ",
+              steps);
+}
+
 void check_options(const DownpourOptions& options) {
-  TORCH_CHECK(options.n_push() >= 1, "n_push: expected at least 1 step, found ", options.n_push());
-  TORCH_CHECK(options.n_fetch() >= 1, "n_fetch: expected at least 1 step, found ", options.n_fetch());
+  check_steps("n_push", 1, options.n_push());
+  check_steps("n_fetch", 1, options.n_fetch());
+  check_steps("warm_up_steps", 0, options.warm_up_steps());
+  check_steps("max_lead", 0, options.max_lead().value_or(0));
   TORCH_CHECK(options.local_lr() >= 0, "local_lr: expected at least 0, found ", options.local_lr());
-  TORCH_CHECK(options.warm_up_steps() >= 0, "warm_up_steps: expected at least 0, found ", options.warm_up_steps());
   TORCH_CHECK(options.max_staleness().value_or(0) >= 0, "max_staleness: expected at least 0 updates, found ",
               *options.max_staleness());
-  TORCH_CHECK(options.max_lead().value_or(0) >= 0, "max_lead: expected at least 0 steps, found ", *options.max_lead());
   TORCH_CHECK(options.max_grad_norm() >= 0, "max_grad_norm: expected at least 0, found ", options.max_grad_norm());
   TORCH_CHECK(options.replay_budget_bytes() >= 0, "replay_budget_bytes: expected at least 0, found ",
               options.replay_budget_bytes());
-  TORCH_CHECK(options.call_deadline().count() > 0, "call_deadline: expected more than 0 ms, found ",
-              options.call_deadline().count());
+  TORCH_CHECK(options.call_deadline().count() > 0 && options.call_deadline() <= kLongestDeadline,
+              "call_deadline: expected more than 0 ms and at most a year (",
+              std::chrono::milliseconds(kLongestDeadline).count(), " ms), found ", options.call_deadline().count());
 }
 
 }  // namespace

@@ -70,7 +70,8 @@ Samples::Samples(DownpourSGD& optimizer, int64_t size, SamplesOptions options) {
   TORCH_CHECK(options.epochs() >= 0, "Samples: epochs: expected at least 0, found ", options.epochs());
   DownpourSGD::State& state = *optimizer.job_;
   state.check_usable("Samples");
-  const std::int64_t lease = options.batch_size() * state.replica.options().n_push();
+  options.batch_size(std::min(options.batch_size(), size));
+  const std::int64_t lease = std::min(options.batch_size() * state.replica.options().n_push(), size);
   optimizers::with_torch_errors([&] { state.job->agree_samples(size, lease, options); });
   state_ = std::unique_ptr<State>(new State{state, size, std::move(options), 0, 0, 0, 0, 0, -1, {}});
 }

@@ -24,7 +24,8 @@ struct SamplesOptions {
 // the last leases.
 class Samples {
  public:
-  // `size`: samples in the data set, >= 1. Errors: c10::Error, e.g. when another worker's program names another size.
+  // `size`: samples in the data set, >= 1; the optimizer outlives it.
+  // Errors: c10::Error, e.g. when another worker's program names another size.
   Samples(DownpourSGD& optimizer, int64_t size, SamplesOptions options = {});
   ~Samples();
 

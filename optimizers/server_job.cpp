@@ -27,14 +27,12 @@ ServerJob::ServerJob(Replica& replica, const Environment& environment, transport
     : replica_(replica),
       buffers_(replica, environment),
       session_(environment, replica.options(), agreement_of(replica, buffers_), shared_memory),
-      clock_begins_(session_.clock()),
       sent_(replica.trainable().size()) {
   progress_.loss = std::numeric_limits<double>::quiet_NaN();
   session_.outlive_fences([this] { rank() == 0 ? offer_values() : client().open(); });
   fetch();
   if (is_synchronous()) {
-    session_.tick(clock(0));
-    session_.wait_for_the_slowest(clock(0));
+    meet_others(Half::kPulled);
   }
 }
 
@@ -56,10 +54,14 @@ bool ServerJob::is_synchronous() const {
   return steps > 0 && session_.clock() < 2 * steps + 1;
 }
 
-// What the others see of `steps` steps. Where there is a warm-up a step is two ticks, pushed and pulled, and the first tick is
-// the pull of the initial values. Of a worker that comes back the first tick is that pull only where the slowest has pushed.
-std::int64_t ServerJob::clock(std::int64_t steps) const {
-  return replica_.options().warm_up_steps() > 0 ? 2 * steps + (clock_begins_ % 2 == 0 ? 1 : 0) : steps;
+// Where there is a warm-up a step is two ticks: the clock is even when we have pushed, odd when we have pulled, first of all the
+// initial values. A life that begins later may find its half done by the others.
+void ServerJob::meet_others(Half half) {
+  session_.outlive_fences([&] {
+    const bool is_there = (session_.clock() % 2 == 0) == (half == Half::kPushed);
+    session_.advance_clock(is_there ? 0 : 1);
+    session_.wait_for_the_slowest(0);
+  });
 }
 
 // ---- a step: [ps 1/7] -----------------------------------------------------------------------------------------------
@@ -72,9 +74,19 @@ void ServerJob::step() {
   check_gradients();
   note_verdicts();
   const bool pushes = replica_.cadence.push_ends_now();
-  pushes ? push(Newest::kApart) : hold_back();
-  pushes&& is_synchronous() ? complete_synchronous_step() : complete_step();
-  replica_.cadence.advance();
+  const bool fetches = replica_.cadence.fetch_ends_now();
+  const bool synchronous = pushes && is_synchronous();
+  std::vector<ps::Hyper> groups;
+  if (pushes) {
+    groups = complete_push(Newest::kApart);
+  } else {
+    hold_back();
+  }
+  replica_.cadence.advance();  // the gradient counts from here on, whatever else the step meets
+  if (pushes) {
+    end_push(groups);
+  }
+  synchronous ? complete_synchronous_step() : complete_step(fetches);
   report();
 }
 
@@ -117,19 +129,24 @@ void ServerJob::send(std::size_t index, const torch::Tensor& gradient) {
   sent_[index] = true;
 }
 
-void ServerJob::push(Newest newest) {
+// All but the push's end: until then nothing counts and step() may be called again.
+std::vector<ps::Hyper> ServerJob::complete_push(Newest newest) {
   begin_push();
   for (std::size_t i = 0; i < parameters(); ++i) {
     if (const torch::Tensor gradient = sent_[i] ? torch::Tensor() : outgoing(i, newest); gradient.defined()) {
       send(i, gradient);
     }
   }
-  const std::vector<ps::Hyper> groups = scaled_groups();
+  std::vector<ps::Hyper> groups = scaled_groups();
   buffers_.push(client(), parameters());  // nothing fails from here on: it forgets what it has told
   push_begun_ = false;
   sent_.assign(sent_.size(), false);
   squared_norm_ = 0;
   replica_.sum.clear();
+  return groups;
+}
+
+void ServerJob::end_push(const std::vector<ps::Hyper>& groups) {
   try {
     client().end_push(groups);
   } catch (const ps::FencedError&) {
@@ -209,8 +226,7 @@ void ServerJob::fetch() {
 }
 
 // A pull goes behind the push in order, so its values contain it.
-void ServerJob::complete_step() {
-  const bool fetches = replica_.cadence.fetch_ends_now();
+void ServerJob::complete_step(bool fetches) {
   const bool ahead = replica_.options().prefetch();
   if (client().pull_begun()) {
     adopt();
@@ -224,22 +240,18 @@ void ServerJob::complete_step() {
   } else {
     replica_.local_step();
   }
-  const std::int64_t steps = replica_.cadence.steps() + 1;
-  session_.tick(clock(steps));
+  session_.outlive_fences([this] { session_.advance_clock(ticks_per_step()); });
   if (const auto lead = replica_.options().max_lead()) {
-    session_.wait_for_the_slowest(clock(steps - *lead));
+    session_.outlive_fences([&] { session_.wait_for_the_slowest(*lead * ticks_per_step()); });
   }
 }
 
 // All push, then all pull one version; nobody pushes the next step before all have pulled this one.
 void ServerJob::complete_synchronous_step() {
-  const std::int64_t pulled = clock(replica_.cadence.steps() + 1);
   settle();
-  session_.tick(pulled - 1);
-  session_.wait_for_the_slowest(pulled - 1);
+  meet_others(Half::kPushed);
   fetch();
-  session_.tick(pulled);
-  session_.wait_for_the_slowest(pulled);
+  meet_others(Half::kPulled);
 }
 
 // ---- what became of pushes ------------------------------------------------------------------------------------------
@@ -277,8 +289,9 @@ void ServerJob::finish() {
   const torch::NoGradGuard no_grad;
   forget_gradients();  // of a backward that no step() followed
   if (replica_.cadence.push_begun()) {
-    push(Newest::kSummed);
+    const std::vector<ps::Hyper> groups = complete_push(Newest::kSummed);
     replica_.cadence.end_push();
+    end_push(groups);
   }
   settle();
   // From here on nobody looks after the servers until all have finished, so these must not need anybody's replay.

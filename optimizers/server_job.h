@@ -48,7 +48,10 @@ class ServerJob final : public Job {
   const ps::Client& client() const { return session_.client(); }
   std::size_t parameters() const { return replica_.trainable().size(); }
   bool is_synchronous() const;
-  std::int64_t clock(std::int64_t steps) const;
+  // What all wait for in a synchronous step: that everybody has pushed, then that everybody has pulled.
+  enum class Half { kPushed, kPulled };
+  void meet_others(Half half);
+  std::int64_t ticks_per_step() const { return replica_.options().warm_up_steps() > 0 ? 2 : 1; }
   void offer_values();
 
   void check_gradients() const;
@@ -56,12 +59,13 @@ class ServerJob final : public Job {
   torch::Tensor outgoing(std::size_t index, Newest newest) const;
   void begin_push();
   void send(std::size_t index, const torch::Tensor& gradient);
-  void push(Newest newest);
+  std::vector<ps::Hyper> complete_push(Newest newest);
+  void end_push(const std::vector<ps::Hyper>& groups);
   std::vector<ps::Hyper> scaled_groups();
 
   void adopt();
   void adopt_slice(const ps::Slice& slice, std::int64_t begin, std::int64_t count, const void* source);
-  void complete_step();
+  void complete_step(bool fetches);
   void complete_synchronous_step();
   void note_verdicts();
   void settle();
@@ -70,7 +74,6 @@ class ServerJob final : public Job {
   Replica& replica_;
   SharedBuffers buffers_;
   Session session_;
-  std::int64_t clock_begins_;  // the job's, when this worker joined
   ps::Progress progress_;
   bool push_begun_ = false;
   std::vector<bool> sent_;      // by parameter: its gradient has left with the push that has begun

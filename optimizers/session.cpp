@@ -115,14 +115,12 @@ void Session::await_fence() {
   }
 }
 
-void Session::tick(std::int64_t clock) {
-  ticked_ = clock;
-  outlive_fences([&] { member_.tick(clock); });
+void Session::advance_clock(std::int64_t ticks) {
+  member_.tick(ticked_ + ticks);
+  ticked_ += ticks;
 }
 
-void Session::wait_for_the_slowest(std::int64_t clock) {
-  outlive_fences([&] { member_.wait_minimum_clock(clock); });
-}
+void Session::wait_for_the_slowest(std::int64_t behind) { member_.wait_minimum_clock(ticked_ - behind); }
 
 void Session::finish() {
   outlive_fences([this] { member_.finish(); });

@@ -31,9 +31,6 @@ class Session {
   void agree(const ps::Agreement& agreement);  // the same with samples
   int rank() const { return environment_.rank; }
   int world_size() const { return member_.joined().workers; }
-  std::int64_t clock() const {
-    return member_.clock();
-  }  // the job's: of a worker that comes later it begins where the others are
   ps::Client& client() { return client_; }
   const ps::Client& client() const { return client_; }
 
@@ -41,9 +38,13 @@ class Session {
   void outlive_fences(const std::function<void()>& call);
 
   void report(const ps::Progress& progress) { member_.report(progress); }
-  void tick(std::int64_t clock);
-  void wait_for_the_slowest(std::int64_t clock);  // until every live worker's clock is there
-  void finish();                                  // waits for the others
+  void finish();  // waits for the others
+
+  // The job's clock as far as we are: a later life begins it where the slowest is, so a call that a fence ends is to be thought
+  // over. Errors of both: FencedError too.
+  std::int64_t clock() const { return member_.clock(); }
+  void advance_clock(std::int64_t ticks);
+  void wait_for_the_slowest(std::int64_t behind);  // until no live worker's clock is further behind ours
 
   std::optional<ps::Lease> next_lease();  // nullopt: all epochs are done
   void tell_decided_leases();

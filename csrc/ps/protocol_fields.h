@@ -25,6 +25,27 @@ concept Composed = requires(T& value) {
   Fields<T>::of(value);
 };
 
+struct AnyField {
+  template <typename T>
+  operator T&() const;
+};
+
+// How many fields a message has: as many as it can be initialised with.
+template <typename T, typename... Given>
+constexpr std::size_t count_of_fields() {
+  if constexpr (requires { T{Given{}..., AnyField{}}; }) {
+    return count_of_fields<T, Given..., AnyField>();
+  } else {
+    return sizeof...(Given);
+  }
+}
+
+// A field that Fields<T> forgets would silently stay at its default at the other end.
+template <typename T>
+constexpr std::size_t count_of_named = std::tuple_size_v<decltype(Fields<T>::of(std::declval<T&>()))>;
+template <typename T>
+constexpr std::size_t left_out = 0;  // on purpose
+
 // ---- writing -------------------------------------------------------------------------------------------------------
 
 template <typename T>
@@ -72,6 +93,7 @@ void put_value(Writer& out, const std::array<T, size>& items) {
 template <typename T>
 void put_field(Writer& out, const T& value) {
   if constexpr (Composed<T>) {
+    static_assert(count_of_named<T> + left_out<T> == count_of_fields<T>(), "a field of the message is not sent");
     std::apply([&](const auto&... field) { (put_field(out, field), ...); }, Fields<T>::of(value));
   } else if constexpr (std::is_arithmetic_v<T> && !std::same_as<T, bool>) {
     out.put(value);

@@ -36,7 +36,7 @@ struct Fields<Tick> {
 template <>
 struct Fields<MinimumClock> {
   static constexpr std::string_view kName = "minimum clock";
-  static auto of(auto& m) { return std::tie(m.clock, m.slowest, m.stalled_nanoseconds); }
+  static auto of(auto& m) { return std::tie(m.clock, m.slowest, m.server, m.stalled_nanoseconds); }
 };
 template <>
 struct Fields<ServerReady> {

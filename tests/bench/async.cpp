@@ -32,7 +32,8 @@ using namespace downpour::bench;
 
 constexpr int64_t kBatch = 64;
 constexpr double kLr = 0.01;
-constexpr double kWarm_s = 2, kWindow_s = 5;
+constexpr double kWarm_s = 7;  // until a worker need not touch new memory to keep its pushes
+constexpr double kWindow_s = 5;
 constexpr int kRepeats = 5, kPlainRepeats = 3;
 constexpr int64_t kEpochs = 2;
 constexpr int64_t kEvery = 5000;  // samples between two looks at the accuracy
@@ -79,9 +80,10 @@ void measure_steps(torch::optim::Optimizer& optimizer, fashion::Net& net, const 
 
 // Memory of the workers of one job, in a file that the conductor makes anew: worker 0 asks the others to stand still.
 struct Gate {
-  std::atomic<int> asked{0};     // stand still
-  std::atomic<int> standing{0};  // workers that do, or that have left the loop
-  std::atomic<int> over{0};      // the goal is reached
+  std::atomic<int> asked{0};        // stand still
+  std::atomic<int> standing{0};     // workers that do, or that have left the loop
+  std::atomic<int> over{0};         // the goal is reached
+  std::atomic<int64_t> samples{0};  // done by all
 
   static Gate* at(const std::string& path) {
     const downpour::Fd file(::open(path.c_str(), O_RDWR));
@@ -133,7 +135,7 @@ void measure_time_to_accuracy(const std::string& images, int seed, const std::st
   const auto order = downpour::SamplesOptions().batch_size(kBatch).epochs(kEpochs).seed(static_cast<uint64_t>(seed));
   downpour::Samples samples(optimizer, train.x.size(0), order);
   Gate& gate = *Gate::at(out + ".gate");
-  int64_t done = 0, looks = 0;  // done: by all workers
+  int64_t done = 0, looks = 0;
   double reached_s = -1, off_s = 0;
   const double start = now_s();
   while (gate.over == 0) {
@@ -144,7 +146,7 @@ void measure_time_to_accuracy(const std::string& images, int seed, const std::st
     optimizer.zero_grad();
     loss_of(net, train, batch->indices).backward();
     optimizer.step();
-    done += batch->indices.size(0) * optimizer.world_size();
+    done = gate.samples += batch->indices.size(0);
     if (optimizer.rank() != 0) {
       gate.stand_still_if_asked();
     } else if (done / kEvery > looks) {

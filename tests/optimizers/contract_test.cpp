@@ -121,6 +121,34 @@ TEST(Overlap, RefusesGradientsEditedAfterTheyLeft) {
   }
 }
 
+// clip_grad_value_ leaves the version counter and all values but outliers as they are.
+TEST(Overlap, RefusesGradientsClippedByValue) {
+  const Tensor parameter = torch::zeros({64, 64}, torch::requires_grad());
+  Tensor scale = torch::full({64 * 64}, 1e-3);
+  scale[7] = 100;
+  DownpourSGD downpour({parameter}, SGDOptions(0.1), DownpourOptions().overlap(true));
+  (parameter.flatten() * scale).sum().backward();
+  torch::nn::utils::clip_grad_value_(parameter, 1);
+  EXPECT_THAT(message_of([&] { downpour.step(); }), HasSubstr("its .grad was changed"));
+}
+
+// Where the values cannot be read as one piece, as those on a device, sums over them are compared.
+TEST(Overlap, RefusesScatteredGradientsThatWereClipped) {
+  const Tensor parameter = torch::zeros({8, 8}, torch::requires_grad());
+  DownpourSGD downpour({parameter}, SGDOptions(0.1), DownpourOptions().overlap(true));
+  for (const bool clips : {false, true}) {
+    parameter.mutable_grad() = torch::zeros({8, 16}).slice(1, 0, 16, 2);
+    parameter.sum().backward();
+    ASSERT_FALSE(parameter.grad().is_non_overlapping_and_dense());
+    if (clips) {
+      torch::nn::utils::clip_grad_norm_(parameter, 0.5);
+      EXPECT_THAT(message_of([&] { downpour.step(); }), HasSubstr("its .grad was changed"));
+    } else {
+      EXPECT_NO_THROW(downpour.step());
+    }
+  }
+}
+
 TEST(Overlap, AccumulationNeedsNoSync) {
   const auto theirs = testing::make_mlp();
   const auto ours = testing::make_mlp();
@@ -196,8 +224,8 @@ TEST(Refusals, OptionsOutOfRangeByName) {
     return message_of([&] { DownpourSGD(*net, rule, options); });
   };
   EXPECT_THAT(make(SGDOptions(-1), {}), HasSubstr("Invalid learning rate: -1"));
-  EXPECT_THAT(make(SGDOptions(1), DownpourOptions().n_push(0)), HasSubstr("n_push: expected at least 1"));
-  EXPECT_THAT(make(SGDOptions(1), DownpourOptions().n_fetch(0)), HasSubstr("n_fetch: expected at least 1"));
+  EXPECT_THAT(make(SGDOptions(1), DownpourOptions().n_push(0)), HasSubstr("n_push: expected 1 to"));
+  EXPECT_THAT(make(SGDOptions(1), DownpourOptions().n_fetch(0)), HasSubstr("n_fetch: expected 1 to"));
   EXPECT_THAT(make(SGDOptions(1), DownpourOptions().local_lr(-1)), HasSubstr("local_lr"));
   EXPECT_THAT(make(SGDOptions(1), DownpourOptions().max_lead(-1)), HasSubstr("max_lead"));
 
@@ -272,7 +300,42 @@ TEST(Refusals, TorchLoadIsTakenInAWorldOfOneAndSaidElsewhere) {
   set_log_sink(nullptr);
 }
 
+TEST(Refusals, NumbersBeyondWhatTheyAreKeptIn) {
+  const auto refusal_of = [](const DownpourOptions& options) {
+    return message_of([&] { DownpourSGD(*testing::make_mlp(), SGDOptions(0.1), options); });
+  };
+  constexpr std::int64_t kTooMany = std::int64_t{1} << 31;
+  EXPECT_THAT(refusal_of(DownpourOptions().warm_up_steps(kTooMany)),
+              HasSubstr("warm_up_steps: expected 0 to 2147483647"));
+  EXPECT_THAT(refusal_of(DownpourOptions().n_push(kTooMany)), HasSubstr("n_push: expected 1 to 2147483647"));
+  EXPECT_THAT(refusal_of(DownpourOptions().max_lead(kTooMany)), HasSubstr("max_lead: expected 0 to 2147483647"));
+  EXPECT_THAT(refusal_of(DownpourOptions().call_deadline(std::chrono::milliseconds::max())),
+              HasSubstr("call_deadline: expected more than 0 ms and at most a year"));
+}
+
 // ---- Samples in a world of one ---------------------------------------------------------------------------------------------
+
+TEST(SamplesAlone, ABatchLargerThanTheDataSetIsTheDataSet) {
+  Tensor counts = torch::zeros({5}).requires_grad_(true);
+  DownpourSGD downpour(std::vector<Tensor>{counts}, SGDOptions(1), DownpourOptions().n_push(2));
+  Samples samples(downpour, 5, SamplesOptions().batch_size(std::numeric_limits<std::int64_t>::max()));
+  EXPECT_EQ(samples.next()->indices.numel(), 5);
+}
+
+// Three steps a epoch, pushed after the second and the third: as with servers the third shows with the pull at the fourth.
+TEST(SamplesAlone, ThePushOfAShortLeaseWaitsForThePull) {
+  Tensor p = torch::zeros({1}).requires_grad_(true);
+  DownpourSGD downpour(std::vector<Tensor>{p}, SGDOptions(1), DownpourOptions().n_push(2).n_fetch(2));
+  Samples samples(downpour, 6, SamplesOptions().batch_size(2).epochs(2));
+  std::vector<double> values;
+  while (samples.next()) {
+    downpour.zero_grad();
+    p.sum().backward();
+    downpour.step();
+    values.push_back(p.item<double>());
+  }
+  EXPECT_EQ(values, (std::vector<double>{0, -2, -2, -3, -3, -6}));
+}
 
 TEST(SamplesAlone, GivesEverySampleOnceAnEpochInASeededOrder) {
   Tensor counts = torch::zeros({23}).requires_grad_(true);

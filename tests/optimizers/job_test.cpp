@@ -142,6 +142,26 @@ TEST(WarmUp, AWorkerThatComesBackTakesPartInTheRestOfIt) {
   EXPECT_THAT(run.output(), HasSubstr("SIGKILL"));
 }
 
+TEST(WarmUp, AWorkerThatWasStoppedAfterItsPushTakesPartInTheRestOfIt) {
+  testing::JobRun run(job(2, 2, {"--silence", "1"}), "train_worker", {"warm_up_with_a_stop"});
+  ASSERT_TRUE(run.wait_for("stopped ")) << run.output();
+  ASSERT_TRUE(run.wait_for("fenced")) << run.output();
+  ::kill(static_cast<pid_t>(std::stol(run.after("stopped ").at(0))), SIGCONT);
+  EXPECT_EQ(run.wait(), 0) << run.output();
+  EXPECT_THAT(run.after("equal over "), SizeIs(2)) << run.output();
+  EXPECT_THAT(run.output(), ::testing::Not(HasSubstr("; restart "))) << run.output();
+}
+
+TEST(Overlap, GradientsLeaveWhileBackwardRuns) {
+  testing::JobRun run(job(1, 1), "train_worker", {"leave_early"});
+  EXPECT_EQ(run.wait(), 0) << run.output();
+}
+
+TEST(Deadline, AStepThatEndsWithoutItsServerCountsOnce) {
+  testing::JobRun run(job(1, 1), "train_worker", {"outwait"});
+  EXPECT_EQ(run.wait(), 0) << run.output();
+}
+
 TEST(SharedBuffers, EndAsOneSetOnAllWorkers) {
   testing::JobRun single(job(2, 1), "train_worker", {"buffers"});
   EXPECT_EQ(single.wait(), 0) << single.output();

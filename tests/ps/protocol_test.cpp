@@ -70,6 +70,7 @@ TEST(Protocol, MessagesOfMembersRoundTrip) {
   check_round_trip(Progress{1, 2, 0.5, 1.5, 3, 4, 5});
   check_round_trip(Tick{-1});
   check_round_trip(MinimumClock{10, 1, 2, 30});
+  EXPECT_EQ(decode<MinimumClock>(bytes_of(MinimumClock{10, 1, 2, 30})).server, 2);
   check_round_trip(ServerReady{77, {}});
   ServerReady ready{77, LeaseTable({1, 5})};
   ready.leases.record(1ull << 60);

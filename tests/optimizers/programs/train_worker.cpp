@@ -116,14 +116,17 @@ int compare_zoo(bool tcp) {
   const auto rule = SGDOptions(0.1).momentum(0.8).nesterov(true);
   torch::optim::SGD sgd(reference.parameters, rule);
   train_zoo(reference, sgd);
+  std::string transport;
   if (tcp) {
     testing::OverTcp ours(optimizers::Training::of(zoo.parameters), rule, {});
     train_zoo(zoo, ours);
+    transport = ours.transport();
   } else {
     DownpourSGD ours(zoo.parameters, rule);
     train_zoo(zoo, ours);
+    transport = ours.transport();
   }
-  return verdict(testing::bitwise_equal(zoo.parameters, reference.parameters), tcp ? "tcp" : "shm");
+  return verdict(testing::bitwise_equal(zoo.parameters, reference.parameters), transport);
 }
 
 // ---- one worker: the same as a world of one -------------------------------------------------------------------------
@@ -241,11 +244,17 @@ int destroy() {
   for (const Tensor& p : net->parameters()) {
     storages.push_back(p.data_ptr());
   }
+  std::string transport;
+  bool restored = true;
   {
     DownpourSGD ours(*net, SGDOptions(0.1), DownpourOptions().overlap(true));
     testing::train(*net, ours, {.steps = 3});
+    transport = ours.transport();
+    const Footprint during = Footprint::now();
+    restored &=
+        during.threads > before.threads && during.descriptors > before.descriptors && during.segments > before.segments;
   }
-  bool restored = Footprint::now() == before;
+  restored &= Footprint::now() == before;
   for (std::size_t i = 0; i < storages.size(); ++i) {
     const Tensor p = net->parameters()[i];
     restored &= p.data_ptr() == storages[i] && p.is_leaf() && p.requires_grad();
@@ -256,7 +265,81 @@ int destroy() {
   torch::optim::SGD sgd(net->parameters(), SGDOptions(0.1)), other(reference->parameters(), SGDOptions(0.1));
   testing::train(*net, sgd, {.steps = 3, .first_batch = 3});
   testing::train(*reference, other, {.steps = 6});
-  return verdict(restored && testing::bitwise_equal(net->parameters(), reference->parameters()), "shm");
+  return verdict(restored && testing::bitwise_equal(net->parameters(), reference->parameters()), transport);
+}
+
+// Bytes of shared memory that this process has touched.
+std::int64_t touched_bytes() {
+  std::ifstream maps("/proc/self/smaps");
+  std::int64_t kilobytes = 0;
+  bool shared = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find('-') < line.find(' ')) {
+      shared = line.find("memfd:") != std::string::npos;
+    } else if (shared && line.rfind("Rss:", 0) == 0) {
+      kilobytes += std::atoll(line.c_str() + 4);
+    }
+  }
+  return kilobytes * 1024;
+}
+
+// Under overlap a gradient is in the servers' memory when backward() returns, otherwise after step() only.
+int leave_early() {
+  const Tensor p = torch::zeros({1 << 20}).requires_grad_(true);
+  std::vector<bool> left;
+  for (const bool overlap : {false, true}) {
+    DownpourSGD ours(std::vector<Tensor>{p}, SGDOptions(1), DownpourOptions().overlap(overlap));
+    const std::int64_t before = touched_bytes();
+    p.sum().backward();
+    left.push_back(touched_bytes() - before >= static_cast<std::int64_t>(p.nbytes()));
+    ours.step();
+    left.push_back(touched_bytes() - before >= static_cast<std::int64_t>(p.nbytes()));
+    ours.zero_grad();
+  }
+  return verdict(left == std::vector<bool>{false, true, true, true}, "shm");
+}
+
+// The only server of the job: what else the launcher has started.
+pid_t server_beside_us() {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream status(entry.path() / "status"), words(entry.path() / "cmdline");
+    std::string command;
+    std::getline(words, command);
+    for (std::string line; std::getline(status, line);) {
+      if (line == "PPid:\t" + std::to_string(::getppid()) && command.rfind("downpour", 0) == 0) {
+        return std::atoi(entry.path().filename().c_str());
+      }
+    }
+  }
+  return -1;
+}
+
+// A step that meets a server which stands still ends in time; its push counts, once, when the server goes on.
+int outwait() {
+  Tensor p = torch::zeros({4}).requires_grad_(true);
+  DownpourSGD downpour(std::vector<Tensor>{p}, SGDOptions(1),
+                       DownpourOptions().call_deadline(std::chrono::milliseconds(500)));
+  const pid_t server = server_beside_us();
+  TORCH_CHECK(server > 0, "no server beside us");
+  std::vector<std::int64_t> steps;
+  bool named = false;
+  for (int step = 0; step < 4; ++step) {
+    downpour.zero_grad();
+    p.sum().backward();
+    if (step == 1) {
+      ::kill(server, SIGSTOP);
+    }
+    try {
+      downpour.step();
+    } catch (const TimeoutError& error) {
+      named = step == 1 && std::string(error.what()).find("shard 0") != std::string::npos;
+    }
+    ::kill(server, SIGCONT);
+    steps.push_back(downpour.stats().step);
+  }
+  downpour.finish();
+  const bool once = torch::equal(p.detach(), torch::full({4}, -4.0)) && steps == std::vector<std::int64_t>{1, 2, 3, 4};
+  return verdict(named && once, downpour.transport());
 }
 
 // Under servers an archive holds the groups' options; another optimizer of ours, or torch::optim's, takes them from there.
@@ -461,6 +544,39 @@ int warm_up_with_a_death() {
   return verdict(equal, downpour.transport());
 }
 
+// Worker 1 has pushed and is stopped while it waits for worker 0, until it is fenced. What it has pushed counts, and it goes on
+// where the others are.
+int warm_up_with_a_stop() {
+  constexpr std::int64_t kSteps = 6, kStop = 3;
+  const std::int64_t rank = ::atoi(::getenv("RANK"));
+  const auto net = testing::make_mlp(7 + static_cast<std::uint64_t>(rank));
+  DownpourSGD downpour(*net, SGDOptions(0.1), DownpourOptions().warm_up_steps(kSteps));
+  MeanSteps expected;
+  bool equal = true;
+  std::thread stop;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    if (step == kStop && rank == 1) {
+      stop = std::thread([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        std::cout << "stopped " << ::getpid() << std::endl;
+        ::raise(SIGSTOP);
+        testing::meet("back", false);
+      });
+    } else if (step == kStop) {
+      testing::meet("back", true);
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    }
+    testing::train(*net, downpour, {.steps = 1, .first_batch = 2 * step + rank});
+    expected.step(step);
+    equal &= expected.equal(*net);
+  }
+  if (stop.joinable()) {
+    stop.join();
+  }
+  downpour.finish();
+  return verdict(equal, downpour.transport());
+}
+
 int differ() {
   torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Linear(8, ::atoi(::getenv("RANK")) == 0 ? 2 : 3));
   DownpourSGD downpour(*net, SGDOptions(0.1));
@@ -539,6 +655,9 @@ int main(int count, char** arguments) {
       {"converge_bounded", [&] { return converge(DownpourOptions().max_lead(1).max_staleness(20)); }},
       {"warm_up", [&] { return converge(DownpourOptions().warm_up_steps(6)); }},
       {"warm_up_with_a_death", warm_up_with_a_death},
+      {"warm_up_with_a_stop", warm_up_with_a_stop},
+      {"leave_early", leave_early},
+      {"outwait", outwait},
       {"differ", differ},
       {"need_servers", need_servers},
       {"need_servers_and_fail", [] { return need_servers_and_catch(3); }},
