@@ -5,7 +5,7 @@ set_tests_properties(consumer.install PROPERTIES LABELS consumer FIXTURES_SETUP 
 
 set(cases core core_pkg_config subdirectory)
 if(DOWNPOUR_WITH_TORCH)
-  list(APPEND cases torch torch_pkg_config torch_by_prefix find_torch_first find_torch_after torch_config_first
+  list(APPEND cases readme torch torch_pkg_config torch_by_prefix find_torch_first find_torch_after torch_config_first
        torch_config_after fetch_content fetch_content_find_torch_first
        no_libtorch not_a_libtorch old_libtorch other_minor two_libtorch)
 endif()
