@@ -20,13 +20,13 @@ lint: setup
 	@JOBS=$(JOBS) cmake/lint.sh
 
 format: setup
-	@find csrc optimizers backends include examples tests -name '*.h' -o -name '*.cpp' | xargs clang-format -i
+	@cmake/sources.sh | xargs clang-format -i
 
 setup:
 	@cmake/setup.sh
 
-# Ninja configures again by itself, but does not watch the presets.
-build/build.ninja: CMakePresets.json
+# Ninja configures again by itself, but does not watch the presets. CMake itself may come from the setup, also under -j.
+build/build.ninja: CMakePresets.json | setup
 	@cmake --preset default --log-level=NOTICE
 	@touch $@
 

@@ -3,10 +3,9 @@
 set -u
 cd "$(dirname "$0")/.."
 failed=
-sources=$(find csrc optimizers backends include examples tests -name '*.h' -o -name '*.cpp' | sort)
 
 echo "== clang-format"
-clang-format --dry-run --Werror $sources || failed="$failed clang-format"
+cmake/sources.sh | xargs clang-format --dry-run --Werror || failed="$failed clang-format"
 
 echo "== include directions"
 cmake -P cmake/CheckLayers.cmake || failed="$failed layers"

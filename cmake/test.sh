@@ -1,7 +1,7 @@
 #!/bin/sh
 # All that `make test` does: the tests of the default build (the consumer projects among them), the core's under
-# AddressSanitizer with UBSan and under ThreadSanitizer, and each fuzz target for a while on its corpus.
-# Runs on after a failure; fails at the end if anything failed. FUZZ_SECONDS=n changes the time a target.
+# AddressSanitizer with UBSan and under ThreadSanitizer, and each fuzz target for a while on its corpus (cmake/fuzz.sh).
+# Runs on after a failure; fails at the end if anything failed, and names what was skipped.
 set -u
 cd "$(dirname "$0")/.."
 jobs=${JOBS:-$(nproc)}
@@ -28,9 +28,9 @@ if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0)" -gt 28 ]; then
   fixed_addresses="setarch $(uname -m) -R"
 fi
 
-# Under the sanitizers: the core's own tests, not those that start processes.
-core_tests='base_test transport_test ps_test'
-core_labels='^(base|transport|ps)$'
+# Under the sanitizers: the core's own tests, not those that start processes, and the bugs that each sanitizer must find.
+core_tests='base_test transport_test ps_test sanitizer_bugs'
+core_labels='^(base|transport|ps|sanitizers)$'
 
 check() {  # check <preset> <targets or all> <labels> [command before ctest...]
   preset=$1
@@ -49,25 +49,8 @@ fuzz() {
   echo "== fuzz"
   logged fuzz cmake --preset fuzz --log-level=NOTICE || { report fuzz 1; return; }
   logged fuzz cmake --build --preset fuzz --parallel "$jobs" || { report fuzz 1; return; }
-  passes=0 failures=0
-  for program in build-fuzz/bin/fuzz_*; do
-    [ -x "$program" ] || continue
-    name=${program##*/fuzz_}
-    corpus=tests/fuzz/corpus/$name
-    [ -d "$corpus" ] || corpus=
-    # New inputs land in the first folder, so the checked-in corpus stays as it is.
-    mkdir -p "build-fuzz/corpus/$name"
-    if "$program" -max_total_time="${FUZZ_SECONDS:-10}" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-         -artifact_prefix="build-fuzz/$name-" "build-fuzz/corpus/$name" $corpus >"build-fuzz/$name.log" 2>&1; then
-      echo "fuzz_$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "build-fuzz/$name.log") inputs"
-      passes=$((passes + 1))
-    else
-      tail -n 40 "build-fuzz/$name.log" | tee "$logs/fuzz"
-      failures=$((failures + 1))
-    fi
-  done
-  echo "fuzz: $passes passed, $failures failed"
-  report fuzz $failures
+  logged fuzz cmake/fuzz.sh build-fuzz
+  report fuzz $?
 }
 
 # What was just built is up to date: a second run of the same build has nothing to do.
@@ -78,13 +61,39 @@ second_build() {
   report second-build $?
 }
 
+# Where everything is there, setting up again and configuring (a fresh folder, which remembers no path) do not even try to
+# download anything.
+second_setup() {
+  echo "== second setup"
+  mkdir "$logs/bin"
+  for program in apt-get python3 pip pip3 curl wget git; do
+    printf '#!/bin/sh\necho "%s was called: $*" >&2\nexit 1\n' "$program" >"$logs/bin/$program"
+    chmod +x "$logs/bin/$program"
+  done
+  logged second-setup env PATH="$logs/bin:$PATH" sh -c 'cmake/setup.sh && cmake --preset default -B "$0" --log-level=NOTICE' "$logs/build" &&
+    ! grep -q 'was called' "$logs/second-setup"
+  report second-setup $?
+}
+
+# A test that was skipped has passed nothing: the end names them all.
+skipped() {
+  for what in default asan tsan; do
+    [ ! -f "$logs/$what" ] || sed -n "s/^[ \t]*[0-9]* - \(.*\) (Skipped).*/  $what: \1/p" "$logs/$what"
+  done
+}
+
 check default all . env
+second_setup
 second_build
 check asan "$core_tests" "$core_labels" env
 # shellcheck disable=SC2086 # empty or words
 check tsan "$core_tests" "$core_labels" $fixed_addresses env
 fuzz
 
+if [ -n "$(skipped)" ]; then
+  echo "== skipped"
+  skipped
+fi
 if [ -n "$failed" ]; then
   for what in $failed; do
     echo "== again: why $what failed"

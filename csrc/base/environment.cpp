@@ -3,7 +3,6 @@
 #include <charconv>
 #include <cstdlib>
 #include <limits>
-#include <string_view>
 
 #include "csrc/base/error.h"
 #include "csrc/base/text.h"
@@ -55,16 +54,6 @@ ProcessRole role() {
   return *text == "worker" ? ProcessRole::kWorker : ProcessRole::kServer;
 }
 
-std::vector<std::string> split(std::string_view text) {
-  std::vector<std::string> parts;
-  while (!text.empty()) {
-    const auto comma = text.find(',');
-    parts.emplace_back(text.substr(0, comma));
-    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
-  }
-  return parts;
-}
-
 // A program that was to join a job and trains alone instead would look as if all were well.
 void check_complete() {
   std::string there;
@@ -93,18 +82,11 @@ Environment read_environment() {
   result.world_size = number("WORLD_SIZE", 1, 1);
   DOWNPOUR_CHECK(result.rank < result.world_size, "environment variable RANK: expected less than WORLD_SIZE (",
                  result.world_size, "), found ", result.rank);
-  result.local_rank = number("LOCAL_RANK", result.rank, 0);
-  result.local_world_size = number("LOCAL_WORLD_SIZE", result.world_size, 1);
-  result.master_address = variable("MASTER_ADDR").value_or("");
-  result.master_port = number("MASTER_PORT", 0, 0);
-  result.master_fd = number("DOWNPOUR_MASTER_FD", -1, 0);
   result.job = number<std::uint64_t>("DOWNPOUR_JOB", 0, 0, 16);
   result.coordinator = variable("DOWNPOUR_COORDINATOR").value_or("");
   result.servers = number("DOWNPOUR_SERVERS", 0, 0);
-  result.server_endpoints = split(variable("DOWNPOUR_SERVER_ENDPOINTS").value_or(""));
   result.server_index = number("DOWNPOUR_SERVER_INDEX", -1, 0);
   result.listen_fd = number("DOWNPOUR_LISTEN_FD", -1, 0);
-  result.restarts = number("DOWNPOUR_RESTARTS", 0, 0);
   result.run_folder = variable("DOWNPOUR_RUN_FOLDER").value_or("");
   result.silence = duration("DOWNPOUR_SILENCE");
   result.insecure = number("DOWNPOUR_INSECURE", 0, 0) != 0;
@@ -120,22 +102,13 @@ std::vector<std::string> to_variables(const Environment& environment) {
   if (!server) {
     add("RANK", environment.rank);
     add("WORLD_SIZE", environment.world_size);
-    add("LOCAL_RANK", environment.local_rank);
-    add("LOCAL_WORLD_SIZE", environment.local_world_size);
   } else {
     add("DOWNPOUR_SERVER_INDEX", environment.server_index);
     add("DOWNPOUR_LISTEN_FD", environment.listen_fd);
   }
-  add("MASTER_ADDR", environment.master_address);
-  add("MASTER_PORT", environment.master_port);
-  if (environment.master_fd >= 0) {
-    add("DOWNPOUR_MASTER_FD", environment.master_fd);
-  }
   add("DOWNPOUR_JOB", hexadecimal(environment.job));
   add("DOWNPOUR_COORDINATOR", environment.coordinator);
   add("DOWNPOUR_SERVERS", environment.servers);
-  add("DOWNPOUR_SERVER_ENDPOINTS", join(environment.server_endpoints));
-  add("DOWNPOUR_RESTARTS", environment.restarts);
   add("DOWNPOUR_RUN_FOLDER", environment.run_folder);
   if (environment.silence) {
     add("DOWNPOUR_SILENCE", seconds(*environment.silence));
@@ -143,6 +116,10 @@ std::vector<std::string> to_variables(const Environment& environment) {
   add("DOWNPOUR_INSECURE", environment.insecure ? 1 : 0);
   add("DOWNPOUR_NO_DEADLINES", environment.no_deadlines ? 1 : 0);
   return variables;
+}
+
+bool sets(std::string_view entry, std::string_view name) {
+  return entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=';
 }
 
 }  // namespace downpour

@@ -8,6 +8,7 @@
 #include <limits>
 #include <string_view>
 
+#include "csrc/base/environment.h"
 #include "csrc/base/error.h"
 
 namespace downpour {
@@ -22,10 +23,8 @@ constexpr std::array<Setting, 3> kSettings = {{{"MALLOC_MMAP_THRESHOLD_", M_MMAP
                                                {"MALLOC_TRIM_THRESHOLD_", M_TRIM_THRESHOLD, kMallocTrimThresholdBytes},
                                                {"MALLOC_TOP_PAD_", M_TOP_PAD, kMallocTopPadBytes}}};
 
-bool sets(const std::vector<std::string>& variables, std::string_view name) {
-  return std::any_of(variables.begin(), variables.end(), [&](const std::string& entry) {
-    return entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=';
-  });
+bool any_sets(const std::vector<std::string>& variables, std::string_view name) {
+  return std::any_of(variables.begin(), variables.end(), [&](const std::string& entry) { return sets(entry, name); });
 }
 
 }  // namespace
@@ -45,11 +44,11 @@ void keep_freed_memory() {
 
 std::vector<std::string> malloc_variables(const std::vector<std::string>& present) {
   std::vector<std::string> variables;
-  if (sets(present, "GLIBC_TUNABLES")) {
+  if (any_sets(present, "GLIBC_TUNABLES")) {
     return variables;
   }
   for (const Setting& setting : kSettings) {
-    if (!sets(present, setting.variable)) {
+    if (!any_sets(present, setting.variable)) {
       variables.push_back(concat(setting.variable, "=", setting.value));
     }
   }

@@ -15,6 +15,7 @@ constexpr std::int64_t kMallocTopPadBytes = 64ll << 20;
 // For a program not started by the launcher: call it before the first tensor is made. Settings that the user gave through
 // MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_, MALLOC_TOP_PAD_ or GLIBC_TUNABLES win. No effect under other allocators.
 // The price: the process keeps what it once used (its peak) until it ends.
+// Threads: call it before others run; it reads the environment.
 void keep_freed_memory();
 
 // The same as environment variables for a child process, without those that `present` (name=value) already sets.

@@ -13,9 +13,12 @@
 #include <charconv>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "csrc/base/error.h"
@@ -85,12 +88,38 @@ std::vector<Entry> descendant_entries() {
   return found;
 }
 
-// Kills the process that was seen, never another one that has got its number since.
-void kill_seen(const Entry& seen) {
+// Signals the process that was seen, never another one that has got its number since.
+void signal_seen(const Entry& seen, int signal) {
   const Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, seen.pid, 0)));
   const auto now = pidfd ? read_entry(seen.pid) : std::nullopt;
   if (now && now->started == seen.started) {
-    ::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);
+    ::syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0);
+  }
+}
+
+void kill_seen(const Entry& seen) { signal_seen(seen, SIGKILL); }
+
+// Whether it has a handler of its own.
+bool catches(pid_t pid, int signal) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("SigCgt:")) {
+      return (std::strtoull(line.c_str() + 7, nullptr, 16) >> (signal - 1) & 1) != 0;
+    }
+  }
+  return false;
+}
+
+// Not below those that catch it: what they forked has their handler until it becomes another program.
+void signal_catchers(const std::vector<Entry>& all, const Entry& root, int signal) {
+  if (catches(root.pid, signal)) {
+    signal_seen(root, signal);
+    return;
+  }
+  for (const Entry& entry : all) {
+    if (entry.parent == root.pid) {
+      signal_catchers(all, entry, signal);
+    }
   }
 }
 
@@ -124,6 +153,12 @@ void kill_session(pid_t session) {
     if (entry.session == session && entry.pid != session && alive(entry)) {
       kill_seen(entry);
     }
+  }
+}
+
+void signal_catchers(pid_t child, int signal) {
+  if (const auto root = read_entry(child)) {
+    signal_catchers(read_entries(), *root, signal);
   }
 }
 

@@ -19,6 +19,10 @@ std::vector<pid_t> descendants();
 // Kills the members of a session. Its leader must be a child of ours that has not been reaped.
 void kill_session(pid_t session);
 
+// Sends the signal to a child of ours that has not been reaped if it has a handler for it, else to the first ones below it that
+// have one: to nobody whom it would end.
+void signal_catchers(pid_t child, int signal);
+
 // Reaps the dead children for whom `adopted` says true (others have an owner that waits for them).
 void reap_adopted(const std::function<bool(pid_t)>& adopted);
 

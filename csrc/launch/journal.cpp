@@ -16,6 +16,7 @@ std::string no_restart_text(const Failed& failure) {
   switch (failure.no_restart) {
     case Failed::NoRestart::kHopeless: return "a restart would not help, ";
     case Failed::NoRestart::kAllFinished: return "every worker had finished, so nobody is started again, ";
+    case Failed::NoRestart::kOthersStay: return "the others of its round do not end, ";
     default:
       return failure.allowed > 0 ? concat("no restart left (", failure.allowed, " allowed, --max-restarts), ") : "";
   }

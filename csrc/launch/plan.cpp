@@ -4,6 +4,7 @@
 
 #include "csrc/base/environment.h"
 #include "csrc/base/malloc_settings.h"
+#include "csrc/base/text.h"
 
 namespace downpour::launch {
 namespace {
@@ -23,27 +24,40 @@ constexpr const char* kForeign[] = {"DOWNPOUR_ROLE",
                                     "ROLE_WORLD_SIZE",
                                     "TORCHELASTIC_USE_AGENT_STORE"};
 
-Environment describe(const RunOptions& options, const Plan& plan, Target who, int life) {
+Environment describe(const RunOptions& options, const Plan& plan, Target who) {
   Environment environment;
   const bool works = is_worker(who);
   environment.role = works ? ProcessRole::kWorker : ProcessRole::kServer;
-  environment.rank = environment.local_rank = works ? who.index : 0;
-  environment.world_size = environment.local_world_size = options.workers;
-  environment.master_address = plan.endpoints.master_address;
-  environment.master_port = plan.endpoints.master_port;
-  environment.master_fd = works && who.index == 0 ? plan.endpoints.master_fd : -1;
+  environment.rank = works ? who.index : 0;
+  environment.world_size = options.workers;
   environment.job = plan.job;
   environment.coordinator = plan.endpoints.coordinator;
   environment.servers = options.servers;
-  environment.server_endpoints = plan.endpoints.servers;
   environment.server_index = works ? -1 : who.index;
   environment.listen_fd = works ? -1 : plan.endpoints.server_fds.at(static_cast<std::size_t>(who.index));
-  environment.restarts = life;
   environment.run_folder = plan.run_folder;
   environment.silence = options.silence;
   environment.insecure = options.insecure;
   environment.no_deadlines = options.gdb.has_value();
   return environment;
+}
+
+// For c10d, other libraries, tools and the user's own code: torchrun's names, and ours that no code of ours reads.
+std::vector<std::string> for_others(const RunOptions& options, const Plan& plan, Target who, int life) {
+  std::vector<std::string> variables;
+  const auto add = [&](const char* name, const auto& value) { variables.push_back(concat(name, "=", value)); };
+  if (is_worker(who)) {
+    add("LOCAL_RANK", who.index);
+    add("LOCAL_WORLD_SIZE", options.workers);
+  }
+  if (who == worker(0)) {
+    add("DOWNPOUR_MASTER_FD", plan.endpoints.master_fd);  // the listening socket of MASTER_PORT
+  }
+  add("MASTER_ADDR", plan.endpoints.master_address);
+  add("MASTER_PORT", plan.endpoints.master_port);
+  add("DOWNPOUR_SERVER_ENDPOINTS", join(plan.endpoints.servers));
+  add("DOWNPOUR_RESTARTS", life);  // earlier lives of this process
+  return variables;
 }
 
 std::string counted(int count, const std::string& what) { return concat(count, " ", what, count == 1 ? "" : "s"); }
@@ -84,7 +98,8 @@ void plan_threads(const RunOptions& options, int cores, Plan& plan) {
 
 std::vector<std::string> variables_of(const RunOptions& options, const Plan& plan, Target who, int life) {
   Variables result = plan.user;
-  result.set(to_variables(describe(options, plan, who, life)));
+  result.set(to_variables(describe(options, plan, who)));
+  result.set(for_others(options, plan, who, life));
   if (is_worker(who)) {
     result.set(malloc_variables(plan.user.entries()));
     if (plan.threads > 0) {

@@ -92,6 +92,7 @@ void RestartPolicy::failed(Target who, Process& process, Failed failure, Finishe
   out.push_back(failure);
   if (together) {
     round_due_ = now + failure.pause;
+    round_failure_ = std::move(failure);
     renew(now, out);
   } else {
     process.state = State::kWaiting;
@@ -192,28 +193,34 @@ Decisions RestartPolicy::check(TimePoint now) {
     return out;
   }
   if (give_up_at_ && now >= *give_up_at_) {
-    phase_ = Phase::kOver;
-    for (const auto& [who, process] : processes_) {
-      if (!is_worker(who) && process.state == State::kAlive) {
-        out.push_back(CutOff{who});
-      }
-    }
-    out.push_back(EndJob{exit_code_});
+    give_up(out);
     return out;
   }
   if (kill_at_ && now >= *kill_at_) {
-    if (phase_ == Phase::kRenewing) {
-      kill_at_.reset();
-      signal_workers(SIGKILL, out);
-    } else {
-      kill_now(now, out);
-    }
+    kill_now(now, out);
   } else if (terminate_at_ && now >= *terminate_at_) {
     terminate_at_.reset();
     signal_workers(SIGTERM, out);
   }
   advance(now, out);
   return out;
+}
+
+// What SIGKILL does not end is left behind.
+void RestartPolicy::give_up(Decisions& out) {
+  if (phase_ == Phase::kRenewing) {
+    round_failure_.consequence = Failed::Consequence::kEndsJob;
+    round_failure_.no_restart = Failed::NoRestart::kOthersStay;
+    exit_code_ = round_failure_.status.success() ? 1 : round_failure_.status.shell_code();
+    out.emplace_back(round_failure_);
+  }
+  phase_ = Phase::kOver;
+  for (const auto& [who, process] : processes_) {
+    if (!is_worker(who) && process.state == State::kAlive) {
+      out.push_back(CutOff{who});
+    }
+  }
+  out.push_back(EndJob{exit_code_});
 }
 
 bool RestartPolicy::any(Target::Kind kind, State state) const {
@@ -245,6 +252,8 @@ void RestartPolicy::advance_renewal(Decisions& out) {
     return;
   }
   kill_at_.reset();
+  give_up_at_.reset();
+  killed_ = false;
   phase_ = Phase::kRunning;
   out.push_back(NewRound{++round_});
   for (auto& [who, process] : processes_) {
@@ -289,13 +298,5 @@ std::optional<TimePoint> RestartPolicy::deadline() const {
 }
 
 int RestartPolicy::restarts(Target who) const { return processes_.at(who).restarts; }
-
-int RestartPolicy::total_restarts() const {
-  int total = 0;
-  for (const auto& [who, process] : processes_) {
-    total += process.restarts;
-  }
-  return total;
-}
 
 }  // namespace downpour::launch

@@ -48,7 +48,7 @@ struct ReleaseServers {};  // no worker will come again: they save and end by th
 struct Failed {
   enum class Consequence { kRestart, kEndsJob, kNone };  // kNone: followed from an earlier failure
   // kEndsJob: why it is not started again.
-  enum class NoRestart { kNoneLeft, kHopeless, kAllFinished };
+  enum class NoRestart { kNoneLeft, kHopeless, kAllFinished, kOthersStay };
   Target who;
   ExitStatus status{};
   Consequence consequence = Consequence::kNone;
@@ -84,7 +84,6 @@ class RestartPolicy {
   std::optional<TimePoint> deadline() const;
 
   int restarts(Target who) const;
-  int total_restarts() const;
   bool ending() const { return phase_ != Phase::kRunning && phase_ != Phase::kRenewing; }
 
  private:
@@ -110,6 +109,7 @@ class RestartPolicy {
   void advance(TimePoint now, Decisions& out);  // what follows from the states alone
   void advance_renewal(Decisions& out);
   void advance_ending(Decisions& out);
+  void give_up(Decisions& out);
   bool any(Target::Kind kind, State state) const;
   bool all_workers(State state) const;
   Duration pause(int restarts) const;
@@ -118,6 +118,7 @@ class RestartPolicy {
   std::map<Target, Process> processes_;
   Phase phase_ = Phase::kRunning;
   int round_ = 0;
+  Failed round_failure_;  // kRenewing: why
   TimePoint round_due_{};
   int exit_code_ = 0;
   bool interrupted_ = false;

@@ -25,6 +25,7 @@ namespace {
 struct Checked {
   std::string program;
   std::string launcher;
+  std::string debugger;
   Variables user;  // user_variables()
 };
 
@@ -34,9 +35,13 @@ std::string checked_program(const RunOptions& options, const Variables& variable
                  options.program.front().find('/') == std::string::npos
                      ? " in PATH; for one in this folder write ./" + options.program.front()
                      : " or is not executable (chmod +x)");
-  DOWNPOUR_CHECK(!options.gdb || find_program("gdb", variables),
-                 "--gdb: gdb was not found in PATH; on Debian: apt-get install gdb");
   return *program;
+}
+
+std::string checked_debugger(const RunOptions& options, const Variables& variables) {
+  const auto program = find_program("gdb", variables);
+  DOWNPOUR_CHECK(!options.gdb || program, "--gdb: gdb was not found in PATH; on Debian: apt-get install gdb");
+  return program.value_or("");
 }
 
 Fd open_events(const std::string& json) {
@@ -163,6 +168,7 @@ int Run::operator()() {
                          .journal = journal_,
                          .program = checked_.program,
                          .launcher = checked_.launcher,
+                         .debugger = checked_.debugger,
                          .log_folder = log_folder_,
                          .draws_progress = draws_progress_});
   const int exit_code = supervisor.run();
@@ -202,6 +208,7 @@ int run_job(const RunOptions& options, const Variables& variables, const std::st
   try {
     Run run(options, {.program = checked_program(options, variables),
                       .launcher = launcher,
+                      .debugger = checked_debugger(options, variables),
                       .user = user_variables(options, variables)});
     return run();
   } catch (const Error& error) {

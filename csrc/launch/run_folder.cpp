@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "csrc/base/error.h"
 #include "csrc/base/log.h"
@@ -23,7 +23,10 @@ std::filesystem::path make_fresh(const std::filesystem::path& temporary) {
 }
 
 std::filesystem::path make_given(const std::filesystem::path& given) {
-  const auto folder = std::filesystem::absolute(given).lexically_normal();
+  auto folder = std::filesystem::absolute(given).lexically_normal();
+  if (!folder.has_filename()) {
+    folder = folder.parent_path();  // "run/" is "run"
+  }
   std::error_code ignored;
   std::filesystem::create_directories(folder.parent_path(), ignored);
   DOWNPOUR_CHECK(::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST, "--run-folder ", folder.string(),
@@ -31,37 +34,63 @@ std::filesystem::path make_given(const std::filesystem::path& given) {
   return folder;
 }
 
-// Who is there writes its number into the file once it has the lock.
+constexpr const char* kJobLock = "lock";
+
+// Who is there writes what it is into the file once it has the lock.
 std::string holder(int file) {
-  char text[32] = {};
+  char text[64] = {};
   const ssize_t count = ::pread(file, text, sizeof(text) - 1, 0);
-  const long pid = count > 0 ? std::atol(text) : 0;
-  return pid > 0 ? concat("process ", pid) : "another process";
+  const std::string_view line = std::string_view(text, count > 0 ? static_cast<std::size_t>(count) : 0);
+  return line.empty() ? "another process" : std::string(line.substr(0, line.find('\n')));
 }
 
-Fd lock(const std::filesystem::path& folder, const std::string& name) {
-  Fd file(::open((folder / name).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  DOWNPOUR_CHECK(file, "--run-folder ", folder.string(), ": cannot write there: ", std::strerror(errno),
-                 "; choose another one");
-  DOWNPOUR_CHECK(::flock(file.get(), LOCK_EX | LOCK_NB) == 0, "--run-folder ", folder.string(), ": ",
-                 holder(file.get()), " uses it (", name, "); choose another one, or end that one first");
-  const std::string own = concat(::getpid(), "\n");
+enum class Sharing { kNone, kServers };
+
+Fd open_lock(const std::filesystem::path& file) {
+  return Fd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+}
+
+void take(const Fd& file, const std::filesystem::path& path, Sharing sharing, const std::string& who) {
+  const std::string folder = path.parent_path().string();
+  DOWNPOUR_CHECK(file, "--run-folder ", folder, ": cannot write there: ", std::strerror(errno), "; choose another one");
+  const int operation = sharing == Sharing::kNone ? LOCK_EX : LOCK_SH;
+  DOWNPOUR_CHECK(::flock(file.get(), operation | LOCK_NB) == 0, "--run-folder ", folder, ": ", holder(file.get()),
+                 " uses it (", path.filename().string(), "); choose another one, or end that one first");
   // For people; the lock holds without it.
-  if (::ftruncate(file.get(), 0) != 0 || ::pwrite(file.get(), own.data(), own.size(), 0) < 0) {
-    log_warning("cannot write into ", (folder / name).string(), ": ", std::strerror(errno));
+  if (::ftruncate(file.get(), 0) != 0 || ::pwrite(file.get(), who.data(), who.size(), 0) < 0) {
+    log_warning("cannot write into ", path.string(), ": ", std::strerror(errno));
   }
+}
+
+Fd lock(const std::filesystem::path& path, Sharing sharing, const std::string& who) {
+  Fd file = open_lock(path);
+  take(file, path, sharing, who);
   return file;
 }
 
+std::string own_process() { return concat("process ", ::getpid(), "\n"); }
+
 }  // namespace
 
-Fd lock_for_server(const std::filesystem::path& run_folder, int index) {
-  return lock(make_given(run_folder), concat("lock-", index));
+ServerLocks lock_for_server(const std::filesystem::path& run_folder, int index) {
+  const std::filesystem::path folder = make_given(run_folder);
+  const std::string who = "a server by hand\n";  // of several, any may end first
+  ServerLocks locks;
+  locks.index = lock(folder / concat("lock-", index), Sharing::kNone, own_process());
+  locks.jobs.push_back(lock(folder / kJobLock, Sharing::kServers, who));
+  if (folder == snapshot_folder(folder.parent_path())) {
+    const std::filesystem::path above = folder.parent_path() / kJobLock;
+    if (Fd file = open_lock(above)) {  // where we may not write there is no job of ours
+      take(file, above, Sharing::kServers, who);
+      locks.jobs.push_back(std::move(file));
+    }
+  }
+  return locks;
 }
 
 RunFolder::RunFolder(const std::filesystem::path& given, const std::filesystem::path& temporary)
     : path_(given.empty() ? make_fresh(temporary) : make_given(given)), kept_(!given.empty()) {
-  lock_ = lock(path_, "lock");
+  lock_ = lock(path_ / kJobLock, Sharing::kNone, own_process());
 }
 
 RunFolder::~RunFolder() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <vector>
 
 #include "csrc/base/fd.h"
 #include "csrc/launch/output.h"
@@ -38,9 +39,15 @@ class RunFolder {
   Fd lock_;
 };
 
-// The run folder of a server by hand, made when it is not there, is its own as long as the descriptor lives: two that write the
-// snapshots of one index would rename older ones over newer ones. Errors: as RunFolder's.
-Fd lock_for_server(const std::filesystem::path& run_folder, int index);
+// What keeps others off the run folder of a server by hand, as long as it lives.
+struct ServerLocks {
+  Fd index;
+  std::vector<Fd> jobs;
+};
+// The folder is made when it is not there. Two that write the snapshots of one index would rename older ones over newer ones:
+// another server of that index is kept off, and so is a job whose run folder this is, or whose snapshots lie here; servers of
+// other indices are not. Errors: as RunFolder's.
+ServerLocks lock_for_server(const std::filesystem::path& run_folder, int index);
 
 // The log of one life of a process: "worker-1.err", "worker-1.restart-2.err".
 std::filesystem::path log_file(const std::filesystem::path& folder, Target who, int life, Channel channel);

@@ -50,7 +50,7 @@ Fd bind_for(const char* flag, const std::string& address, Exposure exposure) {
   }
 }
 
-// The first signal that ends a job becomes something to read; the next one finds the default action again.
+// The first signal that ends a job becomes something to read; the next one, whichever, finds the default action again.
 class StopSignals {
  public:
   StopSignals() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -58,8 +58,8 @@ class StopSignals {
     handled_event = event_.get();
     struct sigaction action {};
     action.sa_handler = handle;
-    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    action.sa_flags = SA_RESTART;
+    for (const int number : kNumbers) {
       ::sigaction(number, &action, nullptr);
     }
   }
@@ -69,8 +69,12 @@ class StopSignals {
   int exit_code(int otherwise) const { return handled_signal != 0 ? 128 + handled_signal : otherwise; }
 
  private:
+  static constexpr int kNumbers[] = {SIGINT, SIGTERM, SIGHUP};
   static void handle(int number) {
     const int before = errno;
+    for (const int other : kNumbers) {
+      ::signal(other, SIG_DFL);
+    }
     handled_signal = number;
     write_to(handled_event);
     errno = before;
@@ -214,7 +218,8 @@ int serve(const ServeOptions& options) {
     if (options.insecure) {
       log_warning(kInsecureText);
     }
-    const Fd lock = options.run_folder.empty() ? Fd() : lock_for_server(options.run_folder, options.index);
+    const ServerLocks locks =
+        options.run_folder.empty() ? ServerLocks() : lock_for_server(options.run_folder, options.index);
     const StopSignals signals;
     if (options.index == 0) {
       return serve_first(options, std::move(socket), signals);

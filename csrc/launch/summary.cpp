@@ -97,7 +97,7 @@ std::string losses_text(const Totals& totals) {
   std::string text;
   if (totals.lost > 0 || totals.shards.lost > 0) {
     text += concat("  LOST       ", counted(std::max(totals.lost, totals.shards.lost)),
-                   " pushes could not be replayed after a restart\n");
+                   " pushes could not be replayed after a restart (per shard)\n");
   }
   return totals.snapshot_error.empty() ? text : text + "  SNAPSHOTS FAIL: " + totals.snapshot_error + "\n";
 }

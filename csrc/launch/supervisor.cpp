@@ -22,6 +22,7 @@ constexpr Duration kFirstReport = std::chrono::seconds(1);
 constexpr Duration kReportInterval = std::chrono::seconds(10);
 constexpr Duration kEndDeadline = std::chrono::seconds(10);
 constexpr std::size_t kDrawnLines = 16;
+constexpr Duration kReapAgain = std::chrono::milliseconds(20);
 constexpr int kCannotStart = 127;  // as shells say it
 
 PolicyOptions policy_options(const RunOptions& options) {
@@ -126,7 +127,7 @@ ChildSpec Supervisor::spec_of(Target who, int number) const {
     spec.handed_over = {job_.plan.endpoints.master_fd};
   }
   if (job_.options.gdb == who.index) {
-    spec.program = *find_program("gdb", job_.plan.user);
+    spec.program = job_.debugger;
     spec.arguments.insert(spec.arguments.begin(), {"gdb", "--args"});
     spec.session = Session::kTerminal;
   }
@@ -202,13 +203,21 @@ void Supervisor::start_failed(const Life& life, const std::string& why) {
 // What the process had sent before it ended may wait in the sockets that are ready in the same turn: it comes first.
 void Supervisor::on_child_event(Target who) {
   loop_.unwatch(processes_.at(who).child->pidfd());
-  loop_.post([this, who] {
-    Process& process = processes_.at(who);
-    if (process.child) {
-      process.life.ended = process.child->reap().value();
-      ended(process);
-    }
-  });
+  loop_.post([this, who] { reap(who); });
+}
+
+// Whoever traces the process (strace -p, gdb -p) is told of its end first; until then there is nothing to reap.
+void Supervisor::reap(Target who) {
+  Process& process = processes_.at(who);
+  if (!process.child) {
+    return;
+  }
+  process.life.ended = process.child->reap();
+  if (process.life.ended) {
+    ended(process);
+  } else {
+    loop_.call_at(clock_.now() + kReapAgain, [this, who] { reap(who); });
+  }
 }
 
 void Supervisor::ended(Process& process) {
@@ -274,10 +283,18 @@ void Supervisor::on_forwarded(int signal) {
       carry_out(policy_.interrupted(signal, clock_.now()));
     }
   } else if (for_workers(signal)) {
-    for (const auto& [who, process] : processes_) {
-      if (is_worker(who) && process.child) {
-        process.child->signal(signal);
-      }
+    signal_workers(signal);
+  }
+}
+
+// SIGUSR2 asks for stacks (csrc/base/stacks.h): it must not end who cannot print any, such as a worker that has not come to its
+// optimizer yet, or the shell around one.
+void Supervisor::signal_workers(int signal) {
+  for (const auto& [who, process] : processes_) {
+    if (is_worker(who) && process.child && signal == SIGUSR2) {
+      signal_catchers(process.child->pid(), signal);
+    } else if (is_worker(who) && process.child) {
+      process.child->signal(signal);
     }
   }
 }

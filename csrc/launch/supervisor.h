@@ -30,6 +30,7 @@ struct Job {
   Journal& journal;
   std::string program;   // the file to start
   std::string launcher;  // our own file, for servers
+  std::string debugger;  // the file for --gdb
   std::filesystem::path log_folder;
   bool draws_progress = false;  // progress goes to a terminal, in place
 };
@@ -61,11 +62,13 @@ class Supervisor final : private ps::CoordinatorObserver {
   Fd make_stream(const Life& life, Channel channel);
   void start_failed(const Life& life, const std::string& why);
   void on_child_event(Target who);
+  void reap(Target who);
   void ended(Process& process);
   std::string hopeless(const Life& life) const;
   void on_signals();
   void on_keeper();
   void on_forwarded(int signal);
+  void signal_workers(int signal);
   void carry_out(const Decisions& decisions);
   void carry_out(const StartProcess& decision) { start(decision.who, decision.life); }
   void carry_out(const SendSignal& decision);

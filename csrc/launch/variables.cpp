@@ -5,12 +5,10 @@
 
 #include <algorithm>
 
+#include "csrc/base/environment.h"
+
 namespace downpour::launch {
 namespace {
-
-bool names(std::string_view entry, std::string_view name) {
-  return entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=';
-}
 
 bool executable(const std::string& path) {
   struct stat status {};
@@ -26,12 +24,12 @@ Variables::Variables(const char* const* entries) {
 }
 
 std::optional<std::string> Variables::get(std::string_view name) const {
-  const auto at = std::find_if(entries_.begin(), entries_.end(), [&](const auto& entry) { return names(entry, name); });
+  const auto at = std::find_if(entries_.begin(), entries_.end(), [&](const auto& entry) { return sets(entry, name); });
   return at == entries_.end() ? std::nullopt : std::optional(at->substr(name.size() + 1));
 }
 
 void Variables::remove(std::string_view name) {
-  std::erase_if(entries_, [&](const std::string& entry) { return names(entry, name); });
+  std::erase_if(entries_, [&](const std::string& entry) { return sets(entry, name); });
 }
 
 void Variables::set(const std::string& entry) {

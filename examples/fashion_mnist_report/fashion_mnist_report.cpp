@@ -75,7 +75,8 @@ void draw_run(std::ostream& out, const Run& run, int index, double longest, doub
       << "' fill='" << kColours[index % 4] << "'>" << run.name << "</text>\n";
 }
 
-void draw(const std::string& path, const std::vector<Run>& runs) {
+// False when it could not be written.
+bool draw(const std::string& path, const std::vector<Run>& runs) {
   double longest = 1;
   for (const auto& run : runs) {
     longest = std::max(longest, run.seconds);
@@ -88,6 +89,8 @@ void draw(const std::string& path, const std::vector<Run>& runs) {
     draw_run(out, runs[i], static_cast<int>(i), longest, 1.0);
   }
   out << "</svg>\n";
+  out.close();
+  return out.good();
 }
 
 bool good(const Run& run, double least) {
@@ -115,7 +118,10 @@ int main(int argc, char** argv) {
     std::printf("%-34s %8.2f%% %12.0f %10.1f %8.2fx\n", run.name.c_str(), 100 * run.accuracy, run.rate(), run.seconds,
                 run.rate() / runs.front().rate());
   }
-  draw(argv[1], runs);
+  if (!draw(argv[1], runs)) {
+    std::cout << "FAILED: the loss curves cannot be written to " << argv[1] << '\n';
+    return 1;
+  }
   std::cout << "loss curves: " << argv[1] << '\n';
   const double least = std::atof(argv[2]);
   return std::all_of(runs.begin(), runs.end(), [&](const Run& run) { return good(run, least); }) ? 0 : 1;

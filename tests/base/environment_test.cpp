@@ -47,12 +47,11 @@ class EnvironmentTest : public ::testing::Test {
 Environment a_worker() {
   Environment environment;
   environment.role = ProcessRole::kWorker;
-  environment.rank = environment.local_rank = 1;
-  environment.world_size = environment.local_world_size = 3;
+  environment.rank = 1;
+  environment.world_size = 3;
   environment.job = 0xabcdef;
   environment.coordinator = "127.0.0.1:9";
   environment.servers = 2;
-  environment.server_endpoints = {"127.0.0.1:1", "127.0.0.1:2"};
   environment.silence = std::chrono::milliseconds(60'500);
   return environment;
 }
@@ -66,7 +65,6 @@ TEST_F(EnvironmentTest, AWorkerReadsWhatItsLauncherWrote) {
   EXPECT_EQ(environment.job, 0xabcdefu);
   EXPECT_EQ(environment.coordinator, "127.0.0.1:9");
   EXPECT_EQ(environment.servers, 2);
-  EXPECT_EQ(environment.server_endpoints, a_worker().server_endpoints);
   EXPECT_EQ(environment.silence, std::chrono::milliseconds(60'500));
 }
 
@@ -109,6 +107,15 @@ TEST_F(EnvironmentTest, AServerHasNone) {
 
 TEST_F(EnvironmentTest, AnotherLaunchersRanksAreNoHalfJob) {
   set_all({"RANK=1", "WORLD_SIZE=4"});
+  EXPECT_EQ(read_environment().rank, 1);
+}
+
+// Kubernetes sets MASTER_PORT so beside a service of that name.
+TEST_F(EnvironmentTest, WhatIsMeantForOthersIsNotLookedAt) {
+  set_all({"MASTER_PORT=tcp://10.0.0.1:2222", "MASTER_ADDR=", "LOCAL_RANK=none", "LOCAL_WORLD_SIZE=0",
+           "DOWNPOUR_MASTER_FD=x", "DOWNPOUR_RESTARTS=x"});
+  EXPECT_EQ(read_environment().role, ProcessRole::kAlone);
+  set_all(to_variables(a_worker()));
   EXPECT_EQ(read_environment().rank, 1);
 }
 

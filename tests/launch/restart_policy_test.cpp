@@ -24,7 +24,9 @@ std::string describe(const Failed& one) {
   switch (one.consequence) {
     case Failed::Consequence::kRestart:
       return concat(to_text(one.who), " failed, restart ", one.restart, " of ", one.allowed);
-    case Failed::Consequence::kEndsJob: return concat(to_text(one.who), " failed, ends the job");
+    case Failed::Consequence::kEndsJob:
+      return concat(to_text(one.who), " failed, ends the job",
+                    one.no_restart == Failed::NoRestart::kOthersStay ? ", others stay" : "");
     default: return concat(to_text(one.who), " failed too");
   }
 }
@@ -111,7 +113,6 @@ TEST_F(RestartPolicyTest, WithServersAWorkerRestartsAlone) {
   EXPECT_THAT(wait(), ElementsAre("start worker 1 life 1"));
   EXPECT_EQ(policy_->restarts(worker(1)), 1);
   EXPECT_EQ(policy_->restarts(worker(0)), 0);
-  EXPECT_EQ(policy_->total_restarts(), 1);
 }
 
 TEST_F(RestartPolicyTest, PausesDoubleUpToTheLargest) {
@@ -175,6 +176,27 @@ TEST_F(RestartPolicyTest, ARestartOfAllWaitsForSurvivorsAndKillsThemAfterTheGrac
   EXPECT_THAT(wait(), ElementsAre("SIGKILL to worker 1"));
   EXPECT_EQ(now_ - begun, options_.grace);
   EXPECT_THAT(dies(worker(1), SIGKILL), ElementsAre("round 1", "start worker 0 life 1", "start worker 1 life 1"));
+}
+
+// One that waits inside the kernel would keep the job for ever.
+TEST_F(RestartPolicyTest, ARestartOfAllGivesUpWhereSIGKILLDoesNotEndThem) {
+  make(2, 0);
+  exits(worker(0), 3);
+  EXPECT_THAT(wait(), ElementsAre("SIGKILL to worker 1"));
+  const TimePoint killed = now_;
+  EXPECT_THAT(wait(), ElementsAre("worker 0 failed, ends the job, others stay", "end 3"));
+  EXPECT_EQ(now_ - killed, options_.give_up);
+  EXPECT_EQ(policy_->deadline(), std::nullopt);
+}
+
+TEST_F(RestartPolicyTest, ARestartOfAllThatSIGKILLHelpedGoesOn) {
+  make(2, 0);
+  exits(worker(0), 3);
+  wait();
+  dies(worker(1), SIGKILL);
+  EXPECT_EQ(policy_->deadline(), std::nullopt) << "nothing of the last round is waited for";
+  EXPECT_THAT(exits(worker(0), 0), IsEmpty());
+  EXPECT_THAT(exits(worker(1), 0), ElementsAre("end 0"));
 }
 
 TEST_F(RestartPolicyTest, RestartsOfAllAreCountedTogether) {

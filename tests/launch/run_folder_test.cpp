@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <optional>
+
 #include "csrc/base/error.h"
 
 namespace downpour::launch {
@@ -41,6 +43,40 @@ TEST(RunFolder, AGivenOneStaysAndServesOneJobAtATime) {
   }
   EXPECT_TRUE(std::filesystem::exists(path));
   EXPECT_NO_THROW(RunFolder(path, ""));
+}
+
+TEST(RunFolder, ASlashAtItsEndMakesNoDifference) {
+  const RunFolder around("", ::testing::TempDir());
+  const auto path = around.path() / "deep" / "run";
+  const RunFolder folder(path.string() + "/", "");
+  EXPECT_EQ(folder.path(), path);
+  EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms::owner_all);
+}
+
+TEST(RunFolder, AJobKeepsServersByHandOff) {
+  const RunFolder around("", ::testing::TempDir());
+  const RunFolder job(around.path() / "run", "");
+  EXPECT_THROW(lock_for_server(job.path(), 0), Error);
+  EXPECT_THROW(lock_for_server(job.snapshots(), 1), Error);
+  EXPECT_NO_THROW(lock_for_server(around.path() / "other", 0));
+}
+
+TEST(RunFolder, ServersByHandKeepAJobOff) {
+  const RunFolder around("", ::testing::TempDir());
+  const auto run = around.path() / "run";
+  for (const auto& folder : {run, snapshot_folder(run)}) {
+    auto first = std::optional(lock_for_server(folder, 0));
+    const ServerLocks second = lock_for_server(folder, 1);
+    EXPECT_THROW(lock_for_server(folder, 1), Error);
+    first.reset();
+    try {
+      RunFolder(run, "");
+      ADD_FAILURE() << folder;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("a server by hand uses it (lock)"), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_NO_THROW(RunFolder(run, ""));
 }
 
 TEST(RunFolder, SaysWhyItCannotBeMade) {

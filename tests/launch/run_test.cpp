@@ -16,6 +16,8 @@
 #include "csrc/transport/tcp.h"
 #include "tests/launch/launched.h"
 
+extern char** environ;
+
 namespace downpour::launch {
 namespace {
 
@@ -165,6 +167,17 @@ TEST_F(RunTest, BadInput_ARunFolderThatAnotherJobUsesIsRefused) {
   const Finish finish = launch({"run", "--run-folder", run_folder(), "--", "true"});
   EXPECT_EQ(finish.exit_code, 2);
   EXPECT_THAT(finish.err, HasSubstr(" uses it (lock); choose another one"));
+}
+
+// The PATH of -x is the program's; the debugger is the user's own.
+TEST_F(RunTest, ADebuggerIsFoundWhateverPathTheProgramGets) {
+  if (!find_program("gdb", Variables(static_cast<const char* const*>(environ)))) {
+    GTEST_SKIP() << "gdb is not installed";
+  }
+  const Finish finish = launch({"run", "--gdb", "0", "-x", "PATH=/nowhere", "--", "/bin/true"},
+                               {"HOME=/nonexistent", "DEBUGINFOD_URLS="});
+  EXPECT_EQ(finish.exit_code, 0) << finish.err;
+  EXPECT_THAT(finish.out, HasSubstr("GNU gdb"));
 }
 
 TEST_F(RunTest, BadInput_MistakesLeaveNothingBehind) {

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -185,6 +187,15 @@ TEST(Serve, BadInput_ARunFolderIsOneServersAtATime) {
   third.wait_for("\nRANK=0");
 }
 
+TEST(Serve, BadInput_TheFolderOfARunningJobIsRefused) {
+  const RunFolder job(std::filesystem::path(::testing::TempDir()) / concat("job-", ::getpid()), "");
+  const Finish finish = launch({"serve", "--run-folder", job.snapshots().string()});
+  EXPECT_EQ(finish.exit_code, 2);
+  EXPECT_THAT(finish.err,
+              HasSubstr(concat("--run-folder ", job.path().string(), ": process ", ::getpid(), " uses it (lock)")));
+  std::filesystem::remove_all(job.path());
+}
+
 TEST(Serve, BadInput_APortInUseIsNamedWithItsFlag) {
   const Fd taken = transport::bind_socket({.host = "127.0.0.1", .port = 0}, transport::Exposure::kLoopbackOnly);
   const std::string address = transport::local_address(taken.get()).text();
@@ -293,6 +304,24 @@ TEST(Serve, CtrlCWritesALastSnapshot) {
   EXPECT_THAT(again.err(), HasSubstr("restored version 10,"));
 }
 
+// A disk that hangs: the last snapshot goes into a FIFO that nobody empties.
+TEST(Serve, AnotherSignalKillsAtOnce) {
+  const RunFolder folder("", ::testing::TempDir());
+  const std::string fifo = (folder.path() / "fifo").string();
+  const Gate gate(fifo + ".0");
+  const std::string run = (folder.path() / "run").string();
+  Launched server({"serve", "--run-folder", run, "--snapshot-interval", "100000"});
+  server.wait_for("\nRANK=0");
+  const Trainer trainer(exported(server.out()), 0, {fifo, "1000000"});
+  trainer.wait_half_way();
+  const std::string disk = run + "/shard-0-of-1.safetensors.tmp";
+  ASSERT_EQ(::mkfifo(disk.c_str(), 0600), 0);
+  server.signal(SIGINT);
+  const Fd reading(::open(disk.c_str(), O_RDONLY | O_CLOEXEC));  // until the server writes there
+  server.signal(SIGTERM);
+  EXPECT_EQ(server.wait(), 128 + SIGTERM) << server.err();
+}
+
 TEST(Serve, CtrlCOfServerZeroTellsWorkersAndServersWhy) {
   const RunFolder folder("", ::testing::TempDir());
   const std::string fifo = (folder.path() / "fifo").string();
@@ -317,7 +346,7 @@ TEST(Serve, CtrlCOfServerZeroTellsWorkersAndServersWhy) {
 
 TEST(Serve, AFailureOfServerZeroTellsWorkersWhy) {
   const RunFolder folder("", ::testing::TempDir());
-  const std::vector<std::string> arguments = {"serve", "--run-folder", folder.path().string()};
+  const std::vector<std::string> arguments = {"serve", "--run-folder", (folder.path() / "run").string()};
   for (const bool broken : {false, true}) {
     Launched server(arguments);
     server.wait_for("\nRANK=0");
@@ -327,7 +356,7 @@ TEST(Serve, AFailureOfServerZeroTellsWorkersWhy) {
     if (broken) {
       EXPECT_THAT(trainer.error(), ContainsRegex("server 0, which holds the job together, failed: .*safetensors"));
     }
-    for (const auto& file : std::filesystem::directory_iterator(folder.path())) {
+    for (const auto& file : std::filesystem::directory_iterator(folder.path() / "run")) {
       if (file.path().extension() == ".safetensors") {
         std::filesystem::resize_file(file.path(), 100);
       }

@@ -148,7 +148,7 @@ TEST(Summary, LossesAndBrokenSnapshotsAreLoud) {
   summary.totals.any_progress = true;
   summary.totals.lost = 4;
   summary.totals.snapshot_error = "shard-0: No space left on device";
-  EXPECT_THAT(to_text(summary), HasSubstr("LOST       4 pushes"));
+  EXPECT_THAT(to_text(summary), HasSubstr("LOST       4 pushes could not be replayed after a restart (per shard)\n"));
   EXPECT_THAT(to_text(summary), HasSubstr("SNAPSHOTS FAIL: shard-0: No space left on device"));
   EXPECT_EQ(nlohmann::json::parse(to_json(summary))["totals"]["lost"], 4);
 }

@@ -97,9 +97,16 @@ TEST(Reports, AreShownOnTheTerminal) {
   std::filesystem::remove(fifo);
 }
 
-TEST(Stacks, OfAWorkerAreWrittenAtASignal) {
-  testing::JobRun run(job(1, 1), "train_worker", {"print_stacks"});
+TEST(Stacks, OfAWorkerAreWrittenAtASignalForTheLauncher) {
+  const std::string fifo = ::testing::TempDir() + "downpour-stacks-" + std::to_string(::getpid());
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  testing::JobRun run(job(1, 1), "train_worker", {"print_stacks", fifo});
+  ASSERT_TRUE(run.wait_for("waits")) << run.output();
+  run.signal(SIGUSR2);
+  EXPECT_TRUE(run.wait_for("downpour: stack of thread ")) << run.output();
+  std::ofstream(fifo) << "go on\n";
   EXPECT_EQ(run.wait(), 0) << run.output();
+  std::filesystem::remove(fifo);
   EXPECT_THAT(run.output(), HasSubstr("downpour: stack of thread "));
   EXPECT_THAT(run.output(), Not(HasSubstr("does not answer")));
 }
@@ -253,6 +260,7 @@ TEST(SampleLedger, HoldsWhenAWorkerIsStoppedAndContinued) {
   EXPECT_EQ(run.wait(), 0) << run.output();
   EXPECT_THAT(run.after("exact after"), SizeIs(2)) << run.output();
   EXPECT_THAT(run.output(), HasSubstr("joins again"));
+  EXPECT_THAT(run.output(), Not(HasSubstr("; restart "))) << "in its own process, not in another life";
 }
 
 TEST(SampleLedger, HoldsWhenAServerIsKilled) {

@@ -1,7 +1,11 @@
-// `push_ledger PUSHES MEDIUM BUDGET FOLDER`: a worker that keeps a ledger, without LibTorch. Its push n adds 1 to the elements
-// that belong to it and n alone, in each of two parameters; at the end worker 0 writes how often each was applied. MEDIUM: tcp,
-// or auto; BUDGET: bytes of replay. After its last push every worker waits for a byte from FOLDER/gate.RANK.
+// `push_ledger SLOTS MEDIUM BUDGET FOLDER`: a worker that keeps a ledger, without LibTorch. It pushes until there is a byte at
+// FOLDER/gate.RANK. Its push n belongs to its slot n % SLOTS, in round n / SLOTS: there it adds 1 to an element of the first
+// parameter, and 4^round to one of the second, whose digits to base 4 so say how often each round's push was applied. At the end
+// every worker writes a line a slot to FOLDER/ledger.RANK. MEDIUM: tcp, or auto; BUDGET: bytes of replay.
+#include <poll.h>
+
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -14,8 +18,10 @@ namespace {
 
 using namespace downpour;
 
+constexpr std::int64_t kRounds = 25;  // as many digits to base 4 as a double holds
+
 struct Plan {
-  std::int64_t pushes = 0;  // a worker
+  std::int64_t slots = 0;  // a worker
   bool tcp = false;
   std::uint64_t budget = 0;  // bytes
   std::string folder;
@@ -45,15 +51,16 @@ class Worker {
   Worker(const Environment& environment, const Plan& plan)
       : plan_(plan),
         rank_(environment.rank),
-        elements_(plan.pushes * environment.world_size),
+        elements_(plan.slots * environment.world_size),
         worker_(ps::member_options(environment), agreement(elements_), network_of(plan), client_of(plan)) {
     worker_.client.initialise([this](std::uint32_t parameter) { return values(parameter); }, std::vector<double>{0.0});
   }
 
-  void push(std::int64_t number) {
-    const auto at = static_cast<std::size_t>(rank_ * plan_.pushes + number);
+  void push() {
+    const std::int64_t number = pushed_++;
+    const auto at = static_cast<std::size_t>(rank_ * plan_.slots + number % plan_.slots);
     single_gradient_[at] = -1;
-    double_gradient_[at] = -1;
+    double_gradient_[at] = -std::exp2(2 * static_cast<double>(number / plan_.slots));
     worker_.client.begin_push(0);
     worker_.client.add_gradient(0, single_gradient_.data());
     worker_.client.add_gradient(1, double_gradient_.data());
@@ -69,14 +76,14 @@ class Worker {
     report(number);
   }
 
+  std::int64_t pushed() const { return pushed_; }
+
   void finish() {
     worker_.client.save();  // a crash that no push has met yet is met here, before the last report
-    report(plan_.pushes);
+    report(pushed_);
     worker_.member.finish();
     pull();
-    if (rank_ == 0) {
-      write_ledger();
-    }
+    write_ledger();
   }
 
  private:
@@ -104,12 +111,14 @@ class Worker {
         });
   }
 
-  // A line a push: rank, number, how often each of its elements was applied.
+  // A line a slot: rank, slot, how often it was pushed, its two values.
   void write_ledger() const {
-    std::ofstream file(plan_.folder + "/ledger");
-    for (std::int64_t i = 0; i < elements_; ++i) {
-      const auto at = static_cast<std::size_t>(i);
-      file << i / plan_.pushes << ' ' << i % plan_.pushes << ' ' << single_[at] << ' ' << double_[at] << '\n';
+    std::ofstream file(plan_.folder + "/ledger." + std::to_string(rank_));
+    file.precision(17);
+    for (std::int64_t slot = 0; slot < plan_.slots; ++slot) {
+      const auto at = static_cast<std::size_t>(rank_ * plan_.slots + slot);
+      const std::int64_t pushed = pushed_ / plan_.slots + (slot < pushed_ % plan_.slots ? 1 : 0);
+      file << rank_ << ' ' << slot << ' ' << pushed << ' ' << single_[at] << ' ' << double_[at] << '\n';
     }
     std::printf("medium %s\n", worker_.client.medium().c_str());
   }
@@ -118,6 +127,7 @@ class Worker {
   const int rank_;
   const std::int64_t elements_;
   const ps::Hyper hyper_{.lr = 1};
+  std::int64_t pushed_ = 0;
   ps::JobWorker worker_;
   std::vector<float> single_ = std::vector<float>(static_cast<std::size_t>(elements_));
   std::vector<double> double_ = std::vector<double>(static_cast<std::size_t>(elements_));
@@ -125,21 +135,35 @@ class Worker {
   std::vector<double> double_gradient_ = double_;
 };
 
+// A FIFO that somebody writes a byte to when it is enough.
+class Gate {
+ public:
+  explicit Gate(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  ~Gate() { ::close(fd_); }
+  bool is_open(int wait_ms) const {
+    pollfd waiting{.fd = fd_, .events = POLLIN, .revents = 0};
+    return ::poll(&waiting, 1, wait_ms) > 0;
+  }
+
+ private:
+  int fd_;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 5) {
-    std::fprintf(stderr, "usage: push_ledger PUSHES MEDIUM BUDGET FOLDER\n");
+    std::fprintf(stderr, "usage: push_ledger SLOTS MEDIUM BUDGET FOLDER\n");
     return 2;
   }
   const Plan plan{std::atoll(argv[1]), std::string(argv[2]) == "tcp", std::strtoull(argv[3], nullptr, 10), argv[4]};
   try {
     const Environment environment = read_environment();
     Worker worker(environment, plan);
-    for (std::int64_t number = 0; number < plan.pushes; ++number) {
-      worker.push(number);
+    const Gate gate(plan.folder + "/gate." + std::to_string(environment.rank));
+    while (!gate.is_open(worker.pushed() < kRounds * plan.slots ? 0 : -1)) {
+      worker.push();
     }
-    ps::wait_at(plan.folder + "/gate." + std::to_string(environment.rank));
     worker.finish();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "push_ledger: %s\n", error.what());

@@ -423,11 +423,14 @@ int lead() {
   return 0;
 }
 
-// At SIGUSR2, which the launcher hands on to all workers, it says where all its threads are and goes on.
-int print_stacks() {
+// At SIGUSR2, which the launcher hands on, it says where all its threads are and goes on: meanwhile it waits for a line at a FIFO.
+int print_stacks(const std::string& fifo) {
   const auto net = testing::make_mlp();
   DownpourSGD ours(*net, SGDOptions(0.1));
-  ::kill(::getpid(), SIGUSR2);
+  std::cout << "waits" << std::endl;
+  std::string line;
+  std::ifstream gate(fifo);
+  std::getline(gate, line);
   testing::train(*net, ours, {.steps = 3});
   ours.finish();
   return 0;
@@ -648,7 +651,7 @@ int main(int count, char** arguments) {
       {"save_and_load", save_and_load},
       {"report", [&] { return report(count > 2 ? arguments[2] : ""); }},
       {"lead", lead},
-      {"print_stacks", print_stacks},
+      {"print_stacks", [&] { return print_stacks(count > 2 ? arguments[2] : ""); }},
       {"buffers", share_buffers},
       {"converge", [&] { return converge({}); }},
       {"converge_overlap", [&] { return converge(DownpourOptions().overlap(true).prefetch(true)); }},
