@@ -23,6 +23,8 @@ struct DownpourOptions {
   TORCH_ARG(int64_t, n_push) = 1;   // steps whose gradients are summed into one push
   TORCH_ARG(int64_t, n_fetch) = 1;  // steps between two pulls
   TORCH_ARG(double, local_lr) = 0;  // p -= local_lr * grad at steps without a pull; 0: parameters wait for the pull
+  TORCH_ARG(int64_t,
+            warm_start_steps) = 0;        // worker 0 makes so many alone, then the others begin; not with warm_up_steps
   TORCH_ARG(int64_t, warm_up_steps) = 0;  // first steps synchronous: all workers push, then all pull the same version
   TORCH_ARG(std::optional<int64_t>, max_staleness) = std::nullopt;  // updates; older pushes are dropped and counted
   TORCH_ARG(std::optional<int64_t>, max_lead) = std::nullopt;  // steps ahead of the slowest worker (SSP); then it waits

@@ -51,7 +51,11 @@ void check_steps(const char* name, std::int64_t least, std::int64_t steps) {
 void check_options(const DownpourOptions& options) {
   check_steps("n_push", 1, options.n_push());
   check_steps("n_fetch", 1, options.n_fetch());
+  check_steps("warm_start_steps", 0, options.warm_start_steps());
   check_steps("warm_up_steps", 0, options.warm_up_steps());
+  TORCH_CHECK(options.warm_start_steps() == 0 || options.warm_up_steps() == 0,
+              "warm_start_steps and warm_up_steps: expected one of them at most, found ", options.warm_start_steps(),
+              " and ", options.warm_up_steps());
   check_steps("max_lead", 0, options.max_lead().value_or(0));
   TORCH_CHECK(options.local_lr() >= 0, "local_lr: expected at least 0, found ", options.local_lr());
   TORCH_CHECK(options.max_staleness().value_or(0) >= 0, "max_staleness: expected at least 0 updates, found ",

@@ -17,6 +17,7 @@ ps::Agreement agreement_of(const Replica& replica, const SharedBuffers& buffers)
   buffers.add_to(agreement.schema);
   agreement.max_staleness = options.max_staleness().value_or(-1);
   agreement.max_lead = options.max_lead().value_or(-1);
+  agreement.warm_start_steps = static_cast<std::int32_t>(options.warm_start_steps());
   agreement.warm_up_steps = static_cast<std::int32_t>(options.warm_up_steps());
   return agreement;
 }

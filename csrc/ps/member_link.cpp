@@ -212,7 +212,10 @@ void MemberLink::on_message(transport::Connection& connection, const transport::
 void MemberLink::hear(const transport::Message& message) {
   switch (const auto type = static_cast<MessageType>(message.type); type) {
     case MessageType::kJoined: board_.joined = decode<Joined>(message.body); return;
-    case MessageType::kSchema: board_.agreed = true; return;
+    case MessageType::kSchema:
+      board_.agreed = true;
+      board_.begin_at_least(board_.minimum.clock);  // the others may have made steps while a warm start held us back
+      return;
     case MessageType::kSchemaRefused: board_.refused = decode<Reason>(message.body).text; return;
     case MessageType::kMinimumClock: hear_minimum(decode<MinimumClock>(message.body)); return;
     case MessageType::kLeases: board_.leases = decode<Leases>(message.body); return;
@@ -232,8 +235,7 @@ void MemberLink::hear_minimum(const MinimumClock& minimum) {
   board_.minimum = minimum;
   board_.others_progressed = loop_.now() - Duration(minimum.stalled_nanoseconds);
   if (board_.phase == Phase::kJoining) {
-    board_.first_step = board_.step;
-    board_.first_clock = minimum.clock;
+    board_.begin_at(minimum.clock);
     board_.phase = Phase::kLive;
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -52,6 +53,11 @@ struct MemberBoard {
   bool ask_finish = false;
 
   std::int64_t clock_of(std::int64_t steps) const { return first_clock + (steps - first_step); }
+  void begin_at(std::int64_t clock) {
+    first_step = step;
+    first_clock = clock;
+  }
+  void begin_at_least(std::int64_t clock) { begin_at(std::max(clock, clock_of(step))); }
 };
 
 // A Member's thread: owns the loop and the connection to the coordinator, beats, keeps the board.

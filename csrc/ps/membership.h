@@ -104,7 +104,8 @@ class Membership {
 
   // The first one decides, others are compared with it; the first one with samples adds those where the job has none yet.
   Actions offer(int worker, const Agreement& agreement);
-  // Workers hear "agreed" once all servers are ready. When they are for the first time, the leases that all of them have decided
+  // Workers hear "agreed" once all servers are ready, those behind a warm start when worker 0 has made its steps; their clocks
+  // start at the minimum then. When they are for the first time, the leases that all of them have decided
   // were done in an earlier job on the same snapshots, and are not dealt again; later on the book of this job counts. But a
   // server that was restarted may lack some whose worker has died too, so that nobody sends them again: when all are done such a
   // server is asked (AskDecided), and says here which it has; those missing are dealt again before anybody hears of the end.
@@ -196,6 +197,7 @@ class Membership {
   void answer_finish(Actions& out);
   void raise_minimum(Actions& out);
   void end_job(Actions& out);
+  bool is_held_back(const Worker& worker) const;
   bool counts(const Worker& worker) const;
   bool uses_clock() const;
   Awaited slowest() const;

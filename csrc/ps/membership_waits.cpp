@@ -181,10 +181,24 @@ void Membership::answer_agreements(Actions& out) {
     return;
   }
   for (int index = 0; index < options_.workers; ++index) {
-    if (std::exchange(workers_[static_cast<std::size_t>(index)].awaits_agreement, false)) {
-      out.emplace_back(SendSchema{worker_target(index)});
+    Worker& worker = workers_[static_cast<std::size_t>(index)];
+    if (!worker.awaits_agreement || is_held_back(worker)) {
+      continue;
     }
+    worker.awaits_agreement = false;
+    if (worker.clock < minimum_) {  // it was held back
+      worker.clock = minimum_;
+      out.emplace_back(SendMinimumClock{worker_target(index), minimum_for(slowest())});
+    }
+    out.emplace_back(SendSchema{worker_target(index)});
   }
+}
+
+// Dean et al. 2012, section 4.1: one replica first. Where it has nothing more to do it is waited for no longer.
+bool Membership::is_held_back(const Worker& worker) const {
+  const Worker& first = workers_.front();
+  return agreement_ && worker.awaits_agreement && &worker != &first && first.clock < agreement_->warm_start_steps &&
+         first.finish == Finish::kNotAsked && first.phase != Phase::kLeft && first.phase != Phase::kGone;
 }
 
 // ---- leases -------------------------------------------------------------------------------------------------------
@@ -324,7 +338,8 @@ bool Membership::counts(const Worker& worker) const {
   if (worker.phase == Phase::kAbsent) {
     return agreement_ && agreement_->warm_up_steps > 0;
   }
-  return worker.phase == Phase::kLive && worker.finish == Finish::kNotAsked && worker.wants_leases == 0;
+  return worker.phase == Phase::kLive && worker.finish == Finish::kNotAsked && worker.wants_leases == 0 &&
+         !is_held_back(worker);
 }
 
 bool Membership::uses_clock() const {
@@ -365,7 +380,11 @@ bool Membership::waits_for(const Worker& waiter, const Worker& other) const {
   if (&other == &waiter) {
     return false;
   }
-  return waiter.finish == Finish::kAsked ? finishing_waits_for(other) : !waiter.awaits_agreement && counts(other);
+  if (waiter.finish == Finish::kAsked) {
+    return finishing_waits_for(other);
+  }
+  const bool is_first = &other == &workers_.front();
+  return waiter.awaits_agreement ? is_first && live(worker_target(0)) && is_held_back(waiter) : counts(other);
 }
 
 // Whoever makes its shards is at work as long as it is heard; whoever is away is not.

@@ -111,11 +111,12 @@ struct Durable {
 // What the first worker's program decides for the job; every other worker must offer the same.
 struct Agreement {
   Schema schema;
-  std::int64_t max_staleness = -1;  // updates; -1: no bound
-  std::int64_t max_lead = -1;       // steps; -1: no bound
-  std::int32_t warm_up_steps = 0;   // synchronous steps at the start
-  std::int64_t samples = 0;         // data set size leased by Samples; 0: none
-  std::int64_t lease_samples = 0;   // samples per lease
+  std::int64_t max_staleness = -1;    // updates; -1: no bound
+  std::int64_t max_lead = -1;         // steps; -1: no bound
+  std::int32_t warm_start_steps = 0;  // that worker 0 makes before the others begin
+  std::int32_t warm_up_steps = 0;     // synchronous steps at the start
+  std::int64_t samples = 0;           // data set size leased by Samples; 0: none
+  std::int64_t lease_samples = 0;     // samples per lease
   std::int64_t epochs = 0;
   std::uint64_t seed = 0;
   std::uint8_t shuffle = 1;

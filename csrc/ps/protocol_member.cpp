@@ -7,8 +7,8 @@ template <>
 struct Fields<Agreement> {
   static constexpr std::string_view kName = "agreement";
   static auto of(auto& m) {
-    return std::tie(m.schema, m.max_staleness, m.max_lead, m.warm_up_steps, m.samples, m.lease_samples, m.epochs,
-                    m.seed, m.shuffle);
+    return std::tie(m.schema, m.max_staleness, m.max_lead, m.warm_start_steps, m.warm_up_steps, m.samples,
+                    m.lease_samples, m.epochs, m.seed, m.shuffle);
   }
 };
 template <>

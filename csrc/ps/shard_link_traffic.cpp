@@ -158,7 +158,7 @@ void ShardLink::send(const PushSender::Fragment& fragment) {
   ReplayRecord& record = *fragment.record;
   record.in_flight = true;
   fragment_.sequence = record.header.sequence;
-  fragment_.slot = in_place_ ? record.slot : static_cast<std::uint32_t>(record.header.sequence % welcome_.slots);
+  fragment_.slot = in_place_ ? record.slot : 0;
   fragment_.last = fragment.last ? 1 : 0;
   if (fragment.last) {
     fragment_.header = record.header;

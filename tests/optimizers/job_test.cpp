@@ -124,6 +124,12 @@ TEST_P(Workers, ConvergeToOneModel) {
 INSTANTIATE_TEST_SUITE_P(All, Workers, ::testing::Values("converge", "converge_overlap", "converge_bounded"),
                          [](const auto& tested) { return tested.param; });
 
+TEST(WarmStart, Worker0MakesItsStepsAlone) {
+  testing::JobRun run(job(2, 2), "train_worker", {"warm_start"});
+  EXPECT_EQ(run.wait(), 0) << run.output();
+  EXPECT_THAT(run.after("equal over "), SizeIs(2)) << run.output();
+}
+
 TEST(WarmUp, AllWorkersHaveTheSameValuesAfterEachStep) {
   testing::JobRun run(job(2, 3), "train_worker", {"warm_up"});
   EXPECT_EQ(run.wait(), 0) << run.output();

@@ -134,6 +134,7 @@ TEST(MembershipAgreement, ADifferingJobOptionIsNamed) {
   const std::vector<std::pair<std::string, std::function<void(Agreement&)>>> changes = {
       {"max_staleness", [](Agreement& a) { a.max_staleness = 3; }},
       {"max_lead", [](Agreement& a) { a.max_lead = 3; }},
+      {"warm_start_steps", [](Agreement& a) { a.warm_start_steps = 3; }},
       {"warm_up_steps", [](Agreement& a) { a.warm_up_steps = 3; }},
       {"samples", [](Agreement& a) { a.samples = 3; }},
       {"lease_samples", [](Agreement& a) { a.lease_samples = 3; }},
@@ -170,7 +171,8 @@ TEST(MembershipAgreement, OneWorkerNeedsNoServer) {
 TEST(MembershipAgreement, AnOfferThatMakesNoSenseDecidesNothing) {
   for (const auto& change : std::vector<std::function<void(Agreement&)>>{
            [](Agreement& a) { a.max_lead = -2; }, [](Agreement& a) { a.max_staleness = -5; },
-           [](Agreement& a) { a.warm_up_steps = -1; }, [](Agreement& a) { a.samples = -1; },
+           [](Agreement& a) { a.warm_start_steps = -1; }, [](Agreement& a) { a.warm_up_steps = -1; },
+           [](Agreement& a) { a.warm_start_steps = a.warm_up_steps = 1; }, [](Agreement& a) { a.samples = -1; },
            [](Agreement& a) { a.lease_samples = 0; }, [](Agreement& a) { a.epochs = -1; },
            [](Agreement& a) { a.epochs = std::int64_t{1} << 40; }}) {
     Job job(1, 1);

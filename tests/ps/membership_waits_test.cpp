@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "csrc/base/error.h"
@@ -18,6 +19,57 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 // ---- the clock ------------------------------------------------------------------------------------------------------
+
+Agreement with_warm_start(std::int32_t steps) {
+  Agreement agreement = with_lead(1);
+  agreement.warm_start_steps = steps;
+  return agreement;
+}
+
+// Worker 1's offer is answered when worker 0 has made its steps; until then worker 0 does not wait for it.
+TEST(MembershipWarmStart, OthersBeginWhereWorker0Is) {
+  Job job(2, 1);
+  job.everyone_joins();
+  job.membership.offer(0, with_warm_start(3));
+  EXPECT_THAT(targets<SendSchema>(job.membership.server_ready(0, ready_for(with_warm_start(3)))),
+              ElementsAre("worker 0"));
+  EXPECT_THAT(targets<SendSchema>(job.membership.offer(1, with_warm_start(3))), IsEmpty());
+  EXPECT_THAT(clocks(job.membership.tick(0, 1)), ElementsAre(1, 1));
+  EXPECT_THAT(clocks(job.membership.tick(0, 2)), ElementsAre(2, 2));
+  const Actions actions = job.membership.tick(0, 3);
+  EXPECT_THAT(targets<SendSchema>(actions), ElementsAre("worker 1"));
+  ASSERT_TRUE(place<SendMinimumClock>(actions).has_value());
+  EXPECT_LT(*place<SendMinimumClock>(actions), *place<SendSchema>(actions)) << "its clock begins there";
+  job.membership.tick(1, 4);
+  EXPECT_EQ(job.membership.minimum_clock(), 3) << "and is waited for from now on";
+}
+
+TEST(MembershipWarmStart, AHeldWorkerIsToldThatItWaitsForWorker0) {
+  Job job(2, 1);
+  job.everyone_joins();
+  job.membership.offer(0, with_warm_start(3));
+  job.membership.server_ready(0, ready_for(with_warm_start(3)));
+  job.membership.offer(1, with_warm_start(3));
+  const auto told = only<SendMinimumClock>(job.pass(3s, {kWorker0, kWorker1, kServer0}));
+  ASSERT_FALSE(told.empty());
+  const auto to_1 = std::ranges::find(told, worker_target(1), &SendMinimumClock::to);
+  ASSERT_NE(to_1, told.end());
+  EXPECT_EQ(to_1->minimum.slowest, 0);
+}
+
+TEST(MembershipWarmStart, EndsWithWorker0) {
+  const std::vector<std::function<Actions(Job&)>> ends = {
+      [](Job& job) { return job.membership.finish(0); }, [](Job& job) { return job.say_goodbye(0); },
+      [](Job& job) { return job.membership.gone(0, job.clock.now()); }};
+  for (const auto& end : ends) {
+    Job job(2, 1);
+    job.everyone_joins();
+    job.membership.offer(0, with_warm_start(3));
+    job.membership.server_ready(0, ready_for(with_warm_start(3)));
+    job.membership.offer(1, with_warm_start(3));
+    EXPECT_THAT(targets<SendSchema>(end(job)), ElementsAre("worker 1"));
+  }
+}
 
 TEST(MembershipClock, LiveWorkersHearTheMinimumWhenItRises) {
   Job job(2, 1);

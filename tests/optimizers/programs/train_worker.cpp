@@ -547,6 +547,26 @@ int warm_up_with_a_death() {
   return verdict(equal, downpour.transport());
 }
 
+// One parameter whose gradient is 1, learning rate 1. Worker 1 begins when worker 0 has made its steps, neither before nor later.
+int warm_start() {
+  constexpr int kSteps = 5;
+  const bool first = std::string(::getenv("RANK")) == "0";
+  Tensor p = torch::zeros({1}).requires_grad_(true);
+  DownpourSGD downpour(std::vector<Tensor>{p}, SGDOptions(1), DownpourOptions().warm_start_steps(kSteps).max_lead(1));
+  bool right = first || p.item<double>() == -kSteps;
+  for (int step = 0; step < 2 * kSteps; ++step) {
+    if (step == (first ? kSteps : 0)) {
+      testing::meet("begun", first);
+    }
+    downpour.zero_grad();
+    p.sum().backward();
+    downpour.step();
+  }
+  downpour.finish();
+  right &= p.item<double>() == -4 * kSteps;
+  return verdict(right, downpour.transport());
+}
+
 // Worker 1 has pushed and is stopped while it waits for worker 0, until it is fenced. What it has pushed counts, and it goes on
 // where the others are.
 int warm_up_with_a_stop() {
@@ -656,6 +676,7 @@ int main(int count, char** arguments) {
       {"converge", [&] { return converge({}); }},
       {"converge_overlap", [&] { return converge(DownpourOptions().overlap(true).prefetch(true)); }},
       {"converge_bounded", [&] { return converge(DownpourOptions().max_lead(1).max_staleness(20)); }},
+      {"warm_start", warm_start},
       {"warm_up", [&] { return converge(DownpourOptions().warm_up_steps(6)); }},
       {"warm_up_with_a_death", warm_up_with_a_death},
       {"warm_up_with_a_stop", warm_up_with_a_stop},
