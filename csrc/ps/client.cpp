@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "csrc/base/error.h"
+#include "csrc/base/own_stall.h"
 #include "csrc/ps/push_ledger.h"
 #include "csrc/ps/shard_link.h"
 
@@ -14,6 +15,8 @@ namespace {
 // More than a shard remembers verdicts for would not help.
 constexpr std::uint64_t kMostSlots = VerdictTable::kWindow;
 constexpr std::uint64_t kFewestSlots = 4;
+// Whoever waits looks at the clock so often, to notice that its process stood still.
+constexpr Duration kLongestSleep = std::chrono::seconds(1);
 
 // A parameter's slice in one shard.
 struct Place {
@@ -127,8 +130,8 @@ void Client::State::time_out(const char* operation, Duration waited) {
 
 template <typename Done>
 void Client::State::wait(const char* operation, Done&& done) {
-  const TimePoint start = connector.now();
-  const TimePoint deadline = start + options.call_deadline;
+  TimePoint start = connector.now();
+  OwnStall stall(kLongestSleep, options.call_deadline, start);
   while (true) {
     advance();
     if (done()) {
@@ -136,10 +139,11 @@ void Client::State::wait(const char* operation, Done&& done) {
     }
     raise_failures();
     const TimePoint now = connector.now();
-    if (now >= deadline) {
+    start += stall.look(now);
+    if (now - start >= options.call_deadline) {
       time_out(operation, now - start);
     }
-    connector.run_once(std::min(deadline, next_retry()), options.spin);
+    connector.run_once(std::min({start + options.call_deadline, next_retry(), now + kLongestSleep}), options.spin);
   }
 }
 

@@ -53,9 +53,10 @@ struct ClientCounters {
 // A worker's end of all shards: pushes gradients, pulls values, replays after a loss. Survives the death and the restart of a
 // server (reconnects with back-off until the call's deadline) and a fence (set_incarnation).
 // Threads: one call at a time (the caller's own lock); no threads of its own: progress happens inside calls.
-// Blocks: every call at most call_deadline. Errors: TimeoutError naming operation, rank, shard, peer, time waited; FencedError;
-// ProtocolError when a server refuses this worker (another schema, another job). After any CommError the client may be used
-// again: what was unsettled is still kept and replayed; a pull that was begun is not.
+// Blocks: every call at most call_deadline, not counting the time for which this whole process stood still.
+// Errors: TimeoutError naming operation, rank, shard, peer, time waited; FencedError; ProtocolError when a server refuses this
+// worker (another schema, another job). After any CommError the client may be used again: what was unsettled is still kept and
+// replayed; a pull that was begun is not.
 class Client {
  public:
   Client(const Schema& schema, int shard_count, Connector& connector, ClientOptions options);

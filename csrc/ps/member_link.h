@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "csrc/base/own_stall.h"
 #include "csrc/ps/member.h"
 #include "csrc/transport/connection.h"
 #include "csrc/transport/loop.h"
@@ -97,6 +98,7 @@ class MemberLink final : public transport::Receiver {
   std::unique_ptr<transport::Connection> connection_;
   bool stopping_ = false;  // the thread's
   bool warned_ = false;
+  OwnStall stall_;
   TimePoint woke_{};  // silence counts from then on
   Writer writer_;
   LeasesDone sending_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "csrc/base/clock.h"
+#include "csrc/base/own_stall.h"
 #include "csrc/ps/lease_book.h"
 #include "csrc/ps/protocol.h"
 
@@ -99,7 +100,7 @@ class Membership {
   void heard(Target member, TimePoint when);        // any message or beat; the past is ignored
   void beat(int worker, const Progress& progress);  // what changed in it counts as progress
   // On a timer, every heartbeat: silence, once logged, once acted upon; none of servers that were told to end. A check that
-  // comes late by more than half of warn_after shows that this process itself stood still: that time counts as nobody's silence.
+  // comes far too late shows that this process itself stood still: that time counts as nobody's silence (own_stall.h).
   Actions check(TimePoint now);
 
   // The first one decides, others are compared with it; the first one with samples adds those where the job has none yet.
@@ -216,8 +217,8 @@ class Membership {
   std::uint64_t questions_ = 0;
   std::int64_t minimum_ = 0;
   bool over_ = false;
-  std::optional<TimePoint> checked_;  // last check(); at first: the first call that told the time
-  TimePoint now_{};                   // of the last call that told it
+  std::optional<OwnStall> stall_;  // from the first call that told the time
+  TimePoint now_{};                // of the last call that told it
   TimePoint told_waiting_{};
 };
 

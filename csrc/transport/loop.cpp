@@ -191,15 +191,17 @@ void Loop::State::handle_event(const epoll_event& event) {
 bool Loop::State::handle_events(Duration timeout) {
   turns_without_sockets = 0;
   epoll_event events[kEventsPerTurn];
-  const int count = wait_for_events(epoll.get(), events, timeout);
-  if (count < 0) {
+  int count = wait_for_events(epoll.get(), events, timeout);
+  const bool interrupted = count < 0;
+  if (interrupted) {
     DOWNPOUR_INTERNAL_ASSERT(errno == EINTR, "epoll_wait: ", std::strerror(errno));
-    return true;  // a signal: its owner wants to look at what it changed
+    // A signal, perhaps the end of a long stop: what has come meanwhile is handled before the timers that are due by now.
+    count = wait_for_events(epoll.get(), events, Duration::zero());
   }
   for (int i = 0; i < count; ++i) {
     handle_event(events[i]);
   }
-  return count > 0;
+  return interrupted || count > 0;  // the owner of the signal wants to look at what it changed
 }
 
 // Sockets come before timers: a timer that finds a peer silent must not be the reason why it was not heard.

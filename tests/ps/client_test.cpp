@@ -423,6 +423,24 @@ TEST(Client, AFencedLifeIsRefusedAndGoesOnUnderANewIncarnation) {
   EXPECT_EQ(worker.value(), 2);
 }
 
+// Stopped inside a call for longer than the deadline: it has heard nothing yet, and what it hears then is that it was fenced.
+TEST(Client, TimeForWhichItsProcessStoodStillIsNotWaited) {
+  Cluster cluster({.schema = ledger_schema()});
+  TestWorker worker(cluster, 0, 1, {.call_deadline = std::chrono::seconds(60)});
+  worker.initialise();
+  worker.push();
+  cluster.server().fence({0, 2});
+  bool stopped = false;
+  cluster.script = [&](const auto& lanes) {
+    cluster.clock.advance(std::exchange(stopped, true) ? Duration(0) : std::chrono::seconds(90));
+    return lanes.front();
+  };
+  EXPECT_THAT(error_of<FencedError>([&] { worker.client.settle(); }), HasSubstr("incarnation 1 of worker 0 is over"));
+  EXPECT_TRUE(stopped);
+  worker.client.set_incarnation(2);
+  EXPECT_EQ(worker.client.settle().applied, 1u);
+}
+
 TEST(Client, AHigherIncarnationEndsTheLowerOne) {
   Cluster cluster({.schema = ledger_schema()});
   TestWorker old(cluster, 0);

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <csignal>
 #include <ctime>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -110,6 +111,33 @@ TEST_F(LoopInTime, ASignalEndsASleep) {
   ASSERT_EQ(::setitimer(ITIMER_REAL, &soon, nullptr), 0);
   EXPECT_TRUE(loop.run_once(clock.now() + seconds(100)));
   ::sigaction(SIGALRM, &old, nullptr);
+}
+
+// A stop ends as a signal does, and both a socket and a timer may be due by then.
+TEST_F(LoopByHand, AfterASignalSocketsComeBeforeTimers) {
+  static ManualClock* stopped_clock = nullptr;
+  static const Doorbell* bell = nullptr;
+  const Doorbell doorbell;
+  stopped_clock = &clock;
+  bell = &doorbell;
+  std::string order;
+  loop.watch(doorbell.fd.get(), EPOLLIN, [&](std::uint32_t) {
+    doorbell.silence();
+    order += "socket ";
+  });
+  loop.call_at(clock.now() + seconds(100), [&] { order += "timer "; });
+  struct sigaction act {};
+  struct sigaction old {};
+  act.sa_handler = [](int) {
+    bell->ring();
+    stopped_clock->advance(seconds(200));
+  };
+  ASSERT_EQ(::sigaction(SIGALRM, &act, &old), 0);
+  const itimerval soon{{0, 0}, {0, 10'000}};
+  ASSERT_EQ(::setitimer(ITIMER_REAL, &soon, nullptr), 0);
+  EXPECT_TRUE(loop.run_once(clock.now() + seconds(100)));
+  ::sigaction(SIGALRM, &old, nullptr);
+  EXPECT_EQ(order, "socket timer ");
 }
 
 bool is_readable(int fd, int timeout_ms) {
