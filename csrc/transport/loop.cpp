@@ -91,7 +91,7 @@ struct Loop::State {
   std::vector<std::unique_ptr<Watch>> dead_watches;
   std::vector<Poller*> pollers;  // nullptr where one was removed during a turn
   Timers timers;
-  int depth = 0;  // turns in progress: a callback may run the loop again
+  bool turning = false;
   int turns_without_sockets = 0;
 
   std::atomic<bool> rung{false};
@@ -123,9 +123,9 @@ Loop::State::Watch* Loop::State::find(int fd) {
   return fd >= 0 && index < watches.size() ? watches[index].get() : nullptr;
 }
 
-// Watches and pollers that were removed during a turn leave when no turn can still hold a pointer to them.
+// Watches and pollers that were removed during a turn leave when it can hold no pointer to them any more.
 void Loop::State::bury() {
-  if (depth == 0) {
+  if (!turning) {
     std::erase(pollers, nullptr);
     const auto graves = std::exchange(dead_watches, {});
   }
@@ -339,13 +339,15 @@ void Loop::wake() {
 
 bool Loop::run_once(TimePoint deadline, Duration spin) {
   struct Turn {
-    explicit Turn(State& the_state) : state(the_state) { ++state.depth; }
+    explicit Turn(State& the_state) : state(the_state) { state.turning = true; }
     ~Turn() {
-      --state.depth;
+      state.turning = false;
       state.bury();
     }
     State& state;
-  } const turn(*state_);
+  };
+  DOWNPOUR_INTERNAL_ASSERT(!state_->turning, "a callback runs the loop that called it");
+  const Turn turn(*state_);
   return state_->work_without_waiting() || state_->look_around(deadline, spin) || state_->sleep(deadline);
 }
 

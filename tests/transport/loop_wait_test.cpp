@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "csrc/base/error.h"
 #include "tests/support/allocations.h"
 #include "tests/transport/loop_fixtures.h"
 
@@ -111,6 +112,15 @@ TEST_F(LoopInTime, ASignalEndsASleep) {
   ASSERT_EQ(::setitimer(ITIMER_REAL, &soon, nullptr), 0);
   EXPECT_TRUE(loop.run_once(clock.now() + seconds(100)));
   ::sigaction(SIGALRM, &old, nullptr);
+}
+
+TEST_F(LoopByHand, ACallbackThatRunsItsOwnLoopIsABug) {
+  int later = 0;
+  loop.post([&] { EXPECT_THROW(turn(), InternalError); });
+  loop.post([&] { ++later; });
+  EXPECT_TRUE(turn());
+  EXPECT_EQ(later, 1);
+  EXPECT_FALSE(turn());
 }
 
 // A stop ends as a signal does, and both a socket and a timer may be due by then.

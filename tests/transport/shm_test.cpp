@@ -366,20 +366,6 @@ TEST(ShmWaking, ABatchIsBoundedSoThatOthersGetTheirTurn) {
   EXPECT_EQ(pair.at_server.messages, 200u);
 }
 
-TEST(ShmWaking, ACallbackMayRunTheLoopAgain) {
-  Pair pair;
-  pair.open();
-  pair.at_server.act = [&](Connection&, const Message& message) {
-    const std::string before = text_of(message.body);
-    pair.loop.run_once(pair.loop.now());
-    EXPECT_EQ(text_of(message.body), before) << "the next frame waits for its turn";
-  };
-  pair.worker->send(100, as_bytes("a"));
-  pair.worker->send(100, as_bytes("b"));
-  pair.settle();
-  EXPECT_THAT(pair.at_server.texts, ElementsAre("a", "b"));
-}
-
 TEST(ShmSteadyState, AllocatesNothing) {
   if (!kCountsAllocations) {
     GTEST_SKIP() << "allocations are not counted in this build";
