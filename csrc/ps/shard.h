@@ -26,7 +26,7 @@ struct PushHeader {
   std::vector<bool> present;           // one per slice; absent gradients leave values and step counts alone
   std::optional<Verdict> replayed;     // set when a worker replays a push that already had a verdict
   bool exempt_from_staleness = false;  // a replayed push that was never acknowledged
-  GradientCheck check;                 // of the slices present; the worker found it while it copied them
+  GradientCheck check;  // of the slices present, the norm without plain groups; found by the worker's copy
 };
 
 struct PushResult {
