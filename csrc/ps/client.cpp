@@ -131,7 +131,6 @@ void Client::State::time_out(const char* operation, Duration waited) {
 template <typename Done>
 void Client::State::wait(const char* operation, Done&& done) {
   TimePoint start = connector.now();
-  OwnStall stall(kLongestSleep, options.call_deadline, start);
   while (true) {
     advance();
     if (done()) {
@@ -139,11 +138,12 @@ void Client::State::wait(const char* operation, Done&& done) {
     }
     raise_failures();
     const TimePoint now = connector.now();
-    start += stall.look(now);
     if (now - start >= options.call_deadline) {
       time_out(operation, now - start);
     }
+    OwnStall stall(kLongestSleep, options.call_deadline, now);
     connector.run_once(std::min({start + options.call_deadline, next_retry(), now + kLongestSleep}), options.spin);
+    start += stall.look(connector.now());
   }
 }
 

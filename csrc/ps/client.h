@@ -19,7 +19,8 @@ namespace downpour::ps {
 class Connector {
  public:
   virtual ~Connector() = default;
-  // As transport::connect_tcp: returns at once, the receiver hears the rest.
+  // As transport::connect_tcp: the receiver hears the rest. Errors: CommError when it cannot be tried now; AuthError and Error
+  // when it never will.
   virtual std::unique_ptr<transport::Connection> connect(int shard, const transport::Hello& hello,
                                                          transport::Receiver& receiver,
                                                          const transport::ConnectOptions& options) = 0;

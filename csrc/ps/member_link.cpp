@@ -101,9 +101,10 @@ void MemberLink::connect() {
   const auto exposure = options_.insecure ? transport::Exposure::kInsecure : transport::Exposure::kLoopbackOnly;
   connection_.reset();
   try {
-    const transport::Address address = transport::parse_address(options_.coordinator);
-    connection_ =
-        transport::connect_tcp(loop_, address, hello, *this, transport::SharedMemory::kNever, exposure, options);
+    if (!endpoint_) {
+      endpoint_ = transport::look_up(transport::parse_address(options_.coordinator), exposure);
+    }
+    connection_ = transport::connect_tcp(loop_, *endpoint_, hello, *this, transport::SharedMemory::kNever, options);
   } catch (const Error&) {
     fail_as(std::current_exception(), concat(name_, " cannot join the job: "));
   }

@@ -13,6 +13,7 @@
 #include "csrc/ps/member.h"
 #include "csrc/transport/connection.h"
 #include "csrc/transport/loop.h"
+#include "csrc/transport/tcp.h"
 
 namespace downpour::ps {
 
@@ -95,6 +96,7 @@ class MemberLink final : public transport::Receiver {
   MemberBoard board_;
   const SteadyClock clock_;
   transport::Loop loop_;
+  std::optional<transport::Endpoint> endpoint_;  // the coordinator's, looked up once
   std::unique_ptr<transport::Connection> connection_;
   bool stopping_ = false;  // the thread's
   bool warned_ = false;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <new>
 
 #include "tests/ps/cluster.h"
 #include "tests/ps/ledger.h"
@@ -421,6 +422,48 @@ TEST(Client, AFencedLifeIsRefusedAndGoesOnUnderANewIncarnation) {
   EXPECT_EQ(worker.client.settle().applied, 2u);
   worker.pull();
   EXPECT_EQ(worker.value(), 2);
+}
+
+// Under shared buffers a plain group carries no gradients: its changes are checked, and in no norm.
+TEST(Client, TheNormLeavesPlainGroupsOutAndTheCheckDoesNot) {
+  const Schema schema{
+      {{"weight", {4}, Dtype::kFloat32, 0}, {"running_mean", {9}, Dtype::kFloat32, 1}}, 2, RuleKind::kSgd, 0};
+  Cluster cluster({.schema = schema});
+  TestWorker worker(cluster, 0);
+  worker.hypers[1].plain = 1;
+  worker.initialise();
+  worker.push(3);
+  worker.client.settle();
+  EXPECT_EQ(cluster.server().shard().counters().last_gradient_norm, 6);
+  worker.client.begin_push(0);
+  const std::vector<float> good(4, 1), bad(9, std::numeric_limits<float>::quiet_NaN());
+  worker.client.add_gradient(0, good.data());
+  worker.client.add_gradient(1, bad.data());
+  worker.client.end_push(worker.hypers);
+  EXPECT_EQ(worker.client.settle().refused, 1u);
+}
+
+TEST(Client, AShortageAtTheServerIsWaitedOut) {
+  Cluster cluster({.schema = ledger_schema()});
+  int short_of_memory = 3;
+  cluster.when_asked = [&] {
+    if (short_of_memory-- > 0) {
+      throw std::bad_alloc();
+    }
+  };
+  TestWorker worker(cluster, 0);
+  worker.initialise();
+  worker.push();
+  worker.pull();
+  EXPECT_EQ(worker.value(), 1);
+  EXPECT_LT(short_of_memory, 0);
+}
+
+TEST(Client, AShortageThatLastsIsATimeoutWithTheReason) {
+  Cluster cluster({.schema = ledger_schema()});
+  cluster.when_asked = [] { throw std::bad_alloc(); };
+  TestWorker worker(cluster, 0);
+  EXPECT_THAT(error_of<TimeoutError>([&] { worker.client.open(); }), HasSubstr("no memory for another connection"));
 }
 
 // Stopped inside a call for longer than the deadline: it has heard nothing yet, and what it hears then is that it was fenced.
