@@ -34,16 +34,6 @@ std::vector<std::vector<Place>> places_of(const Schema& schema, const std::vecto
   return places;
 }
 
-std::uint64_t bytes_of(const std::vector<ShardLayout>& layouts) {
-  std::uint64_t bytes = 0;
-  for (const ShardLayout& layout : layouts) {
-    for (const Slice& slice : layout.slices) {
-      bytes += static_cast<std::uint64_t>(slice.size_bytes());
-    }
-  }
-  return bytes;
-}
-
 std::uint32_t slots_for(const ShardLayout& layout, std::size_t shards, std::uint64_t budget_bytes) {
   const auto buffer_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(layout.buffer_bytes, 1));
   return static_cast<std::uint32_t>(std::clamp(budget_bytes / shards / buffer_bytes, kFewestSlots, kMostSlots));
@@ -67,7 +57,6 @@ struct Client::State {
   const Schema schema;
   const std::vector<ShardLayout> layouts;
   const std::vector<std::vector<Place>> places;  // by parameter
-  const std::uint64_t value_bytes;
   Connector& connector;
   ClientOptions options;
   PushLedger ledger;
@@ -81,7 +70,6 @@ Client::State::State(const Schema& the_schema, int shard_count, Connector& the_c
     : schema(the_schema),
       layouts(partition(schema, shard_count)),
       places(places_of(schema, layouts)),
-      value_bytes(bytes_of(layouts)),
       connector(the_connector),
       options(the_options) {
   const std::uint64_t hash = schema.hash();
@@ -268,13 +256,6 @@ void Client::begin_pull() {
   }
 }
 
-bool Client::pull_ready() {
-  if (state_->pulling) {
-    look();
-  }
-  return state_->pulling && state_->all(&ShardLink::is_pull_complete);
-}
-
 void Client::finish_pull(const Adopt& adopt) {
   DOWNPOUR_CHECK(state_->pulling, "finish_pull: no pull has begun");
   try {
@@ -291,7 +272,9 @@ void Client::finish_pull(const Adopt& adopt) {
   for (const auto& link : state_->links) {
     link->finish_pull();
   }
-  state_->counters.pulled_bytes += state_->value_bytes;
+  for (const ShardLayout& layout : state_->layouts) {
+    state_->counters.pulled_bytes += layout.value_bytes();
+  }
 }
 
 bool Client::pull_begun() const { return state_->pulling; }

@@ -98,11 +98,10 @@ void MemberLink::connect() {
   options.peer = "the coordinator";
   options.deadline = options_.call_deadline;
   options.largest_body_bytes = Coordinator::kLargestBodyBytes;
-  const auto exposure = options_.insecure ? transport::Exposure::kInsecure : transport::Exposure::kLoopbackOnly;
   connection_.reset();
   try {
     if (!endpoint_) {
-      endpoint_ = transport::look_up(transport::parse_address(options_.coordinator), exposure);
+      endpoint_ = transport::look_up(transport::parse_address(options_.coordinator), transport::exposure_of(options_));
     }
     connection_ = transport::connect_tcp(loop_, *endpoint_, hello, *this, transport::SharedMemory::kNever, options);
   } catch (const Error&) {

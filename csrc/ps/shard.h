@@ -45,6 +45,8 @@ struct ShardCounters {
   std::uint64_t max_staleness_seen = 0;                      // of applied pushes
   std::array<std::uint64_t, kStalenessBuckets> staleness{};  // of applied pushes
   double last_gradient_norm = 0;                             // of the last applied push
+
+  ShardCounters& operator+=(const ShardCounters& other);  // of several shards: the largest staleness, the norm over all
 };
 int staleness_bucket(std::uint64_t staleness);
 std::string_view staleness_bucket_name(int bucket);  // "0", "1", ..., "4-5", ..., ">=192"

@@ -14,16 +14,7 @@ constexpr Duration kAttemptDeadline = std::chrono::seconds(10);
 constexpr Duration kFirstPause = std::chrono::milliseconds(10);
 constexpr Duration kLongestPause = std::chrono::seconds(1);
 
-std::string what(const std::exception_ptr& why) {
-  if (why == nullptr) {
-    return "the server said goodbye";
-  }
-  try {
-    std::rethrow_exception(why);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
+std::string what(const std::exception_ptr& why) { return why == nullptr ? "the server said goodbye" : text_of(why); }
 
 // What the caller must hear of a handshake that failed; nullptr: nothing, since another attempt may do better.
 std::exception_ptr refusal_of(const std::exception_ptr& why) {

@@ -52,9 +52,6 @@ class Loop {
 
   TimePoint now() const;
   const Clock& clock() const;
-  int fd() const;      // readable when run_once would have something to do; pollers must be armed
-  void arm_pollers();  // for an owner that sleeps on fd() outside run_once
-  void disarm_pollers();
 
  private:
   struct State;

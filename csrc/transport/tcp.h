@@ -12,6 +12,11 @@ namespace downpour::transport {
 
 enum class SharedMemory { kAuto, kNever, kRequire };
 enum class Exposure { kLoopbackOnly, kInsecure };  // kInsecure: off loopback without a key, said out loud by the user
+// Of whoever has been told `insecure`.
+template <typename Options>
+Exposure exposure_of(const Options& options) {
+  return options.insecure ? Exposure::kInsecure : Exposure::kLoopbackOnly;
+}
 
 // A bound, listening socket. Port 0: the system chooses. Errors: CommError (port in use: names it and the flag to change);
 // AuthError for an address off loopback unless kInsecure.

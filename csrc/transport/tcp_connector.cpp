@@ -9,6 +9,7 @@
 
 #include "csrc/base/error.h"
 #include "csrc/base/random.h"
+#include "csrc/base/system_call.h"
 #include "csrc/transport/connector.h"
 #include "csrc/transport/local_socket.h"
 #include "csrc/transport/shm.h"

@@ -14,6 +14,7 @@
 #include "csrc/base/error.h"
 #include "csrc/base/log.h"
 #include "csrc/base/random.h"
+#include "csrc/base/system_call.h"
 #include "csrc/transport/admission.h"
 #include "csrc/transport/lingering.h"
 #include "csrc/transport/local_socket.h"

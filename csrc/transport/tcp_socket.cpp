@@ -9,8 +9,8 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
-#include <system_error>
 
+#include "csrc/base/system_call.h"
 #include "csrc/transport/handshake.h"
 
 namespace downpour::transport {
@@ -38,8 +38,6 @@ Fd open_listening(const SocketAddress& where) {
 }
 
 }  // namespace
-
-std::string system_reason(int error) { return std::generic_category().message(error); }
 
 void check_exposure(const SocketAddress& address, Exposure exposure) {
   DOWNPOUR_CHECK_AS(

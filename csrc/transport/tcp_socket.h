@@ -22,8 +22,6 @@ void give_up_unacknowledged_after(int socket, Duration silence);
 // A connect to a free port of this machine may meet itself there (TCP's simultaneous open).
 bool is_connected_to_itself(int socket);
 
-std::string system_reason(int error);
-
 // One small frame at a time from a non-blocking stream socket, never reading past its end, so that what follows the handshake
 // stays for the connection. At most kLargestHandshakeBytes. Threads: one.
 class HandshakeReader {

@@ -1,5 +1,4 @@
-// How a loop waits, in real time: deadlines, spinning, other threads, signals, its descriptor.
-#include <poll.h>
+// How a loop waits, in real time: deadlines, spinning, other threads, signals.
 #include <sys/epoll.h>
 #include <sys/time.h>
 
@@ -148,36 +147,6 @@ TEST_F(LoopByHand, AfterASignalSocketsComeBeforeTimers) {
   EXPECT_TRUE(loop.run_once(clock.now() + seconds(100)));
   ::sigaction(SIGALRM, &old, nullptr);
   EXPECT_EQ(order, "socket timer ");
-}
-
-bool is_readable(int fd, int timeout_ms) {
-  pollfd one{fd, POLLIN, 0};
-  return ::poll(&one, 1, timeout_ms) == 1;
-}
-
-TEST_F(LoopInTime, AnOwnerMaySleepOnItsDescriptor) {
-  EXPECT_FALSE(is_readable(loop.fd(), 0));
-  loop.post([] {});
-  EXPECT_TRUE(is_readable(loop.fd(), 0));
-  EXPECT_TRUE(loop.run_once(clock.now()));
-  EXPECT_FALSE(is_readable(loop.fd(), 0));
-
-  bool fired = false;
-  loop.call_at(clock.now() + milliseconds(5), [&] { fired = true; });
-  CountingPoller poller;
-  loop.add(poller);
-  loop.arm_pollers();
-  EXPECT_TRUE(poller.is_armed);
-  EXPECT_TRUE(is_readable(loop.fd(), 60'000));
-  loop.disarm_pollers();
-  EXPECT_FALSE(poller.is_armed);
-  EXPECT_TRUE(until([&] { return fired; }));
-  loop.remove(poller);
-
-  const Doorbell bell;
-  loop.watch(bell.fd.get(), EPOLLIN, [&](std::uint32_t) { bell.silence(); });
-  bell.ring();
-  EXPECT_TRUE(is_readable(loop.fd(), 0));
 }
 
 TEST_F(LoopInTime, PingPongsAllocateNothing) {
