@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "csrc/ps/protocol.h"
+#include "csrc/ps/protocol_member.h"
 #include "optimizers/samples.h"
 
 namespace downpour::optimizers {

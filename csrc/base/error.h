@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -50,6 +51,18 @@ class AuthError : public CommError {
  public:
   using CommError::CommError;
 };
+
+// What it says; "" for none.
+inline std::string text_of(const std::exception_ptr& error) {
+  try {
+    if (error != nullptr) {
+      std::rethrow_exception(error);
+    }
+  } catch (const std::exception& thrown) {
+    return thrown.what();
+  }
+  return "";
+}
 
 // "a", 1, 2.5 -> "a12.5": the message parts of the macros below.
 template <typename... Parts>

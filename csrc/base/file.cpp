@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 
 #include "csrc/base/fd.h"
+#include "csrc/base/system_call.h"
 
 namespace downpour {
 namespace {
@@ -15,17 +15,7 @@ namespace {
 using std::filesystem::path;
 
 [[noreturn]] void fail(const path& where, std::string_view operation, int error) {
-  throw Error(concat("'", where.string(), "': ", operation, ": ", std::generic_category().message(error)));
-}
-
-// The result of a system call that is to be repeated when a signal interrupts it.
-template <typename Call>
-auto uninterrupted(const Call& call) {
-  auto result = call();
-  while (result < 0 && errno == EINTR) {
-    result = call();
-  }
-  return result;
+  throw Error(concat("'", where.string(), "': ", operation, ": ", system_reason(error)));
 }
 
 Fd open_file(const path& where, std::string_view operation, int flags, mode_t mode = 0) {

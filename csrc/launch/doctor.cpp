@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <iostream>
 
+#include "csrc/base/version.h"
 #include "csrc/launch/shared_libraries.h"
-#include "csrc/launch/version.h"
 #include "csrc/transport/frame.h"
 
 namespace downpour::launch {

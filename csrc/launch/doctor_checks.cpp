@@ -8,21 +8,19 @@
 #include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 
 #include <cerrno>
 #include <csignal>
-#include <cstddef>
 #include <cstring>
 #include <ctime>
 #include <fstream>
 
-#include "csrc/base/random.h"
 #include "csrc/launch/doctor.h"
 #include "csrc/launch/machine.h"
 #include "csrc/launch/progress.h"
 #include "csrc/launch/sink.h"
 #include "csrc/transport/descriptors.h"
+#include "csrc/transport/local_socket.h"
 #include "csrc/transport/tcp.h"
 
 namespace downpour::launch {
@@ -37,18 +35,10 @@ Check failed(std::string what, const char* call, std::string fix) {
 }
 
 std::pair<Fd, Fd> connected_local_sockets() {
-  sockaddr_un name{};
-  name.sun_family = AF_UNIX;
-  const std::string text = concat("downpour-doctor-", system_random());
-  std::memcpy(name.sun_path + 1, text.data(), text.size());
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
-  const Fd listening(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  Fd client(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const auto* address = reinterpret_cast<const sockaddr*>(&name);
-  DOWNPOUR_CHECK(::bind(listening.get(), address, size) == 0 && ::listen(listening.get(), 1) == 0 &&
-                     ::connect(client.get(), address, size) == 0,
-                 "abstract local socket: ", std::strerror(errno));
-  return {std::move(client), Fd(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC))};
+  const transport::LocalListener listener = transport::listen_local();
+  Fd client = transport::connect_local(listener.name);
+  DOWNPOUR_CHECK(client, "abstract local socket: ", std::strerror(errno));
+  return {std::move(client), Fd(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC))};
 }
 
 }  // namespace

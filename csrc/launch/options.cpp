@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "csrc/base/version.h"
 #include "csrc/launch/prefix.h"
-#include "csrc/launch/version.h"
 #include "csrc/ps/membership.h"
 
 namespace downpour::launch {

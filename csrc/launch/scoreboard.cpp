@@ -1,6 +1,5 @@
 #include "csrc/launch/scoreboard.h"
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -9,23 +8,6 @@ namespace {
 
 constexpr Duration kRateSpan = std::chrono::seconds(1);
 constexpr Duration kRateFades = std::chrono::seconds(5);  // a worker without a new sample for so long does 0 samples/s
-
-void add(ps::ShardCounters& sum, const ps::ShardCounters& more) {
-  sum.applied += more.applied;
-  sum.stale += more.stale;
-  sum.refused += more.refused;
-  sum.duplicates += more.duplicates;
-  sum.repeats += more.repeats;
-  sum.lost += more.lost;
-  sum.replayed += more.replayed;
-  sum.pushed_bytes += more.pushed_bytes;
-  sum.pulled_bytes += more.pulled_bytes;
-  sum.last_gradient_norm = std::hypot(sum.last_gradient_norm, more.last_gradient_norm);
-  sum.max_staleness_seen = std::max(sum.max_staleness_seen, more.max_staleness_seen);
-  for (std::size_t bucket = 0; bucket < sum.staleness.size(); ++bucket) {
-    sum.staleness[bucket] += more.staleness[bucket];
-  }
-}
 
 }  // namespace
 
@@ -114,7 +96,7 @@ Totals Scoreboard::totals() const {
     totals.any_progress |= worker.earlier_samples > 0 || worker.last.samples > 0 || worker.last.step > 0;
   }
   for (const auto& [index, server] : servers_) {
-    add(totals.shards, server.last.counters);
+    totals.shards += server.last.counters;
     totals.snapshots += server.earlier_snapshots + server.last.snapshots;
     totals.snapshot_error = server.last.snapshot_error.empty() ? totals.snapshot_error : server.last.snapshot_error;
   }

@@ -7,7 +7,7 @@
 
 #include "csrc/base/clock.h"
 #include "csrc/launch/target_text.h"
-#include "csrc/ps/protocol.h"
+#include "csrc/ps/protocol_member.h"
 
 namespace downpour::launch {
 

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "csrc/ps/protocol.h"
+#include "csrc/ps/protocol_member.h"
 
 // What can be said about an Agreement (protocol.h) before anyone acts on it. Pure.
 namespace downpour::ps {

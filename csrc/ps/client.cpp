@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "csrc/base/error.h"
+#include "csrc/base/own_stall.h"
 #include "csrc/ps/push_ledger.h"
 #include "csrc/ps/shard_link.h"
 
@@ -14,6 +15,8 @@ namespace {
 // More than a shard remembers verdicts for would not help.
 constexpr std::uint64_t kMostSlots = VerdictTable::kWindow;
 constexpr std::uint64_t kFewestSlots = 4;
+// Whoever waits looks at the clock so often, to notice that its process stood still.
+constexpr Duration kLongestSleep = std::chrono::seconds(1);
 
 // A parameter's slice in one shard.
 struct Place {
@@ -29,16 +32,6 @@ std::vector<std::vector<Place>> places_of(const Schema& schema, const std::vecto
     }
   }
   return places;
-}
-
-std::uint64_t bytes_of(const std::vector<ShardLayout>& layouts) {
-  std::uint64_t bytes = 0;
-  for (const ShardLayout& layout : layouts) {
-    for (const Slice& slice : layout.slices) {
-      bytes += static_cast<std::uint64_t>(slice.size_bytes());
-    }
-  }
-  return bytes;
 }
 
 std::uint32_t slots_for(const ShardLayout& layout, std::size_t shards, std::uint64_t budget_bytes) {
@@ -64,7 +57,6 @@ struct Client::State {
   const Schema schema;
   const std::vector<ShardLayout> layouts;
   const std::vector<std::vector<Place>> places;  // by parameter
-  const std::uint64_t value_bytes;
   Connector& connector;
   ClientOptions options;
   PushLedger ledger;
@@ -78,7 +70,6 @@ Client::State::State(const Schema& the_schema, int shard_count, Connector& the_c
     : schema(the_schema),
       layouts(partition(schema, shard_count)),
       places(places_of(schema, layouts)),
-      value_bytes(bytes_of(layouts)),
       connector(the_connector),
       options(the_options) {
   const std::uint64_t hash = schema.hash();
@@ -127,8 +118,7 @@ void Client::State::time_out(const char* operation, Duration waited) {
 
 template <typename Done>
 void Client::State::wait(const char* operation, Done&& done) {
-  const TimePoint start = connector.now();
-  const TimePoint deadline = start + options.call_deadline;
+  TimePoint start = connector.now();
   while (true) {
     advance();
     if (done()) {
@@ -136,10 +126,12 @@ void Client::State::wait(const char* operation, Done&& done) {
     }
     raise_failures();
     const TimePoint now = connector.now();
-    if (now >= deadline) {
+    if (now - start >= options.call_deadline) {
       time_out(operation, now - start);
     }
-    connector.run_once(std::min(deadline, next_retry()), options.spin);
+    OwnStall stall(kLongestSleep, options.call_deadline, now);
+    connector.run_once(std::min({start + options.call_deadline, next_retry(), now + kLongestSleep}), options.spin);
+    start += stall.look(connector.now());
   }
 }
 
@@ -264,13 +256,6 @@ void Client::begin_pull() {
   }
 }
 
-bool Client::pull_ready() {
-  if (state_->pulling) {
-    look();
-  }
-  return state_->pulling && state_->all(&ShardLink::is_pull_complete);
-}
-
 void Client::finish_pull(const Adopt& adopt) {
   DOWNPOUR_CHECK(state_->pulling, "finish_pull: no pull has begun");
   try {
@@ -287,7 +272,9 @@ void Client::finish_pull(const Adopt& adopt) {
   for (const auto& link : state_->links) {
     link->finish_pull();
   }
-  state_->counters.pulled_bytes += state_->value_bytes;
+  for (const ShardLayout& layout : state_->layouts) {
+    state_->counters.pulled_bytes += layout.value_bytes();
+  }
 }
 
 bool Client::pull_begun() const { return state_->pulling; }

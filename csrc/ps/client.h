@@ -19,7 +19,8 @@ namespace downpour::ps {
 class Connector {
  public:
   virtual ~Connector() = default;
-  // As transport::connect_tcp: returns at once, the receiver hears the rest.
+  // As transport::connect_tcp: the receiver hears the rest. Errors: CommError when it cannot be tried now; AuthError and Error
+  // when it never will.
   virtual std::unique_ptr<transport::Connection> connect(int shard, const transport::Hello& hello,
                                                          transport::Receiver& receiver,
                                                          const transport::ConnectOptions& options) = 0;
@@ -32,17 +33,15 @@ struct ClientOptions {
   std::uint64_t job = 0;
   int rank = 0;
   std::uint32_t incarnation = 0;
-  std::uint64_t replay_budget_bytes = 256ull
+  std::uint64_t replay_budget_bytes = 256
                                       << 20;  // over all shards: pushes kept until a snapshot covers them, at least 4
   std::uint64_t fragment_bytes = 512 * 1024;  // a push over TCP travels in pieces of about this size
   Duration call_deadline = std::chrono::seconds(60);
-  Duration spin =
-      std::chrono::microseconds(50);  // looked at the ring for so long before sleeping, while a reply is awaited
+  Duration spin = std::chrono::microseconds(50);  // of looking at the ring before sleep, while a reply is awaited
 };
 
 struct StepReport {                                                  // over all shards
   std::uint64_t applied = 0, stale = 0, refused = 0, duplicate = 0;  // shards by verdict
-  std::uint64_t max_staleness = 0;
   double mean_staleness = 0;
 };
 
@@ -53,9 +52,10 @@ struct ClientCounters {
 // A worker's end of all shards: pushes gradients, pulls values, replays after a loss. Survives the death and the restart of a
 // server (reconnects with back-off until the call's deadline) and a fence (set_incarnation).
 // Threads: one call at a time (the caller's own lock); no threads of its own: progress happens inside calls.
-// Blocks: every call at most call_deadline. Errors: TimeoutError naming operation, rank, shard, peer, time waited; FencedError;
-// ProtocolError when a server refuses this worker (another schema, another job). After any CommError the client may be used
-// again: what was unsettled is still kept and replayed; a pull that was begun is not.
+// Blocks: every call at most call_deadline, not counting the time for which this whole process stood still.
+// Errors: TimeoutError naming operation, rank, shard, peer, time waited; FencedError; ProtocolError when a server refuses this
+// worker (another schema, another job). After any CommError the client may be used again: what was unsettled is still kept and
+// replayed; a pull that was begun is not.
 class Client {
  public:
   Client(const Schema& schema, int shard_count, Connector& connector, ClientOptions options);
@@ -86,7 +86,6 @@ class Client {
 
   // ---- one pull: [ps 6/7] -------------------------------------------------------------------------------------------
   void begin_pull();  // ordered after the pushes before it: the values contain them
-  bool pull_ready();  // looks, never blocks
   // Hands out what arrives, piece by piece while the rest is on its way, until all is there: copy `count` elements from `source`
   // to the parameter's element `begin` on. All pieces of a shard are of one version; a shard that is lost meanwhile begins
   // again. Base version of later gradients = the version pulled.

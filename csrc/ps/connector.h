@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,8 @@ struct NetworkOptions {
   std::function<void()> check = {};
 };
 
-// Shards that live in server processes: TCP, and shared memory wherever both ends prove to share a machine.
+// Shards that live in server processes: TCP, and shared memory wherever both ends prove to share a machine. The name of a
+// server's host is looked up at the first connect, and not again once it is known.
 // Threads: one. Owns: its loop.
 class NetworkConnector final : public Connector {
  public:
@@ -33,7 +35,11 @@ class NetworkConnector final : public Connector {
 
  private:
   NetworkOptions options_;
-  std::vector<transport::Address> addresses_;  // by server index
+  struct Server {
+    transport::Address address;
+    std::optional<transport::Endpoint> endpoint;  // once it was looked up
+  };
+  std::vector<Server> servers_;  // by index
   transport::Loop loop_;
 };
 

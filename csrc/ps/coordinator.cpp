@@ -21,14 +21,6 @@ Target target_of(const Hello& hello) {
   return {hello.role == Role::kServer ? Target::Kind::kServer : Target::Kind::kWorker, hello.rank};
 }
 
-std::string why_text(const std::exception_ptr& why) {
-  try {
-    std::rethrow_exception(why);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
-
 }  // namespace
 
 struct Coordinator::State {
@@ -132,7 +124,7 @@ void Coordinator::on_message(Connection& connection, const transport::Message& m
 void Coordinator::on_closed(Connection& connection, std::exception_ptr why) {
   const Target from = target_of(connection.hello());
   if (why != nullptr) {
-    state_->observer.on_note(concat(text(from), ": ", why_text(why)));
+    state_->observer.on_note(concat(text(from), ": ", text_of(why)));
   }
   state_->connections.erase(from);
   state_->perform(state_->membership.leave(from, /*orderly=*/why == nullptr, state_->loop.now()));
@@ -153,9 +145,6 @@ void Coordinator::State::turn() {
 std::optional<std::string> Coordinator::State::objection(const Hello& hello) const {
   if (hello.job != job) {
     return concat("this coordinator runs job ", std::hex, job, ", not ", hello.job);
-  }
-  if (hello.role != Role::kWorker && hello.role != Role::kServer) {
-    return concat("a ", transport::name(hello.role), " is no member of a job; workers and servers are");
   }
   if (aborted) {
     return concat("the job was aborted: ", *aborted);

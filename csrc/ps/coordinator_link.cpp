@@ -26,9 +26,8 @@ CoordinatorLink::CoordinatorLink(transport::Loop& loop, const ServerOptions& opt
   transport::ConnectOptions connect;
   connect.peer = "coordinator";
   connect.largest_body_bytes = Coordinator::kLargestBodyBytes;
-  const auto exposure = options.insecure ? transport::Exposure::kInsecure : transport::Exposure::kLoopbackOnly;
   connection_ = transport::connect_tcp(loop, transport::parse_address(options.coordinator), hello, *this,
-                                       transport::SharedMemory::kNever, exposure, connect);
+                                       transport::SharedMemory::kNever, transport::exposure_of(options), connect);
 }
 
 std::vector<Fence> CoordinatorLink::take_fences() { return std::exchange(fences_, {}); }

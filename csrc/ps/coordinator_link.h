@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/ps/protocol.h"
+#include "csrc/ps/protocol_member.h"
 #include "csrc/ps/server.h"
 #include "csrc/transport/connection.h"
 #include "csrc/transport/loop.h"

@@ -7,7 +7,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "csrc/ps/protocol.h"
+#include "csrc/ps/protocol_member.h"
 
 // The samples of a data set dealt out in leases, epoch by epoch, so that every sample is used exactly once an epoch however
 // many workers die on the way. Pure.

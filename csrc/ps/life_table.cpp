@@ -1,6 +1,7 @@
 #include "csrc/ps/life_table.h"
 
 #include "csrc/base/error.h"
+#include "csrc/transport/handshake.h"
 
 namespace downpour::ps {
 
@@ -11,7 +12,10 @@ std::optional<std::string> LifeTable::enter(int worker, Life life) {
     return concat(kFencedPrefix, "incarnation ", life.incarnation, " of worker ", worker, " is over, its incarnation ",
                   newest.incarnation, " has begun");
   }
-  if (life <= newest) {
+  if (life == newest) {  // knocks again, since the link broke before it heard the welcome
+    return concat(transport::kLaterPrefix, "this connection of worker ", worker, " was let in before");
+  }
+  if (life < newest) {
     return concat("a newer connection of worker ", worker, " is open");
   }
   newest = life;

@@ -7,7 +7,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "csrc/ps/protocol.h"
+#include "csrc/ps/protocol_member.h"
 
 namespace downpour::ps {
 

@@ -1,11 +1,11 @@
 #include "csrc/ps/manifest.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "csrc/base/checksum.h"
 #include "csrc/base/json_text.h"
+#include "csrc/base/text.h"
 
 namespace downpour::ps {
 namespace {
@@ -24,13 +24,6 @@ std::string hex(Bytes bytes) {
     text += kHexDigits[value >> 4];
     text += kHexDigits[value & 15];
   }
-  return text;
-}
-
-// As text: readers in other languages have no 64-bit integers.
-std::string hex(std::uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
   return text;
 }
 
@@ -99,7 +92,7 @@ class Fields {
 std::string self_checksum(const Json& json) {
   Json others = json;
   others.erase("checksum");
-  return hex(checksum(as_bytes(others.dump())));
+  return hexadecimal(checksum(as_bytes(others.dump())));
 }
 
 Json parse(Bytes bytes, std::string_view what) {
@@ -139,7 +132,7 @@ std::vector<std::byte> encode_manifest(const Manifest& manifest) {
   json["block_bytes"] = manifest.block_bytes;
   json["checksums"] = Json::array();
   for (const std::uint64_t value : manifest.checksums) {
-    json["checksums"].push_back(hex(value));
+    json["checksums"].push_back(hexadecimal(value));  // as text: other languages have no 64-bit integers
   }
   if (!manifest.counted.empty()) {
     json["counted"] = hex(manifest.counted);
@@ -183,18 +176,8 @@ void check_file(const Manifest& manifest, Bytes file, std::string_view what) {
     const Bytes block = file.subspan(begin, std::min<std::size_t>(manifest.block_bytes, file.size() - begin));
     const std::uint64_t found = checksum(block);
     DOWNPOUR_CHECK(found == manifest.checksums[i], what, ": corrupted: bytes ", begin, " to ", begin + block.size(),
-                   ": expected checksum ", hex(manifest.checksums[i]), ", found ", hex(found));
+                   ": expected checksum ", hexadecimal(manifest.checksums[i]), ", found ", hexadecimal(found));
   }
-}
-
-std::vector<std::uint64_t> block_checksums(Bytes file, std::uint64_t block_bytes) {
-  std::vector<std::uint64_t> checksums;
-  while (!file.empty()) {
-    const Bytes block = file.first(std::min<std::size_t>(block_bytes, file.size()));
-    checksums.push_back(checksum(block));
-    file = file.subspan(block.size());
-  }
-  return checksums;
 }
 
 }  // namespace downpour::ps

@@ -34,7 +34,4 @@ Manifest decode_manifest(Bytes text, std::string_view what);
 // written.
 void check_file(const Manifest& manifest, Bytes file, std::string_view what);
 
-// The checksums of a whole file, as in Manifest.
-std::vector<std::uint64_t> block_checksums(Bytes file, std::uint64_t block_bytes);
-
 }  // namespace downpour::ps

@@ -19,8 +19,6 @@ using Lock = std::unique_lock<std::mutex>;
 // process the true reason may lie there unread.
 constexpr Duration kLastLook = std::chrono::seconds(1);
 
-enum class Patience { kFixed, kWhileOthersProgress };
-
 }  // namespace
 
 struct Member::State {
@@ -30,12 +28,12 @@ struct Member::State {
   void wait_joined(Lock& lock);
   // Until `done()`. Errors: as Member's; TimeoutError says `operation` and for whom it waited.
   template <typename Done>
-  void wait(Lock& lock, const std::string& operation, Patience patience, const Done& done);
+  void wait(Lock& lock, const std::string& operation, const Done& done);
   void raise_if_failed() const;
   void raise_if_over() const;
-  TimePoint deadline(TimePoint start, Duration stood_still, Patience patience) const;
-  [[noreturn]] void raise_timeout(const std::string& operation, Duration waited, Patience patience) const;
-  std::string awaited(Patience patience) const;
+  TimePoint deadline(TimePoint start, Duration stood_still) const;
+  [[noreturn]] void raise_timeout(const std::string& operation, Duration waited) const;
+  std::string awaited() const;
 
   const MemberOptions options;
   const ::pid_t process;
@@ -83,7 +81,7 @@ void Member::agree(const Agreement& agreement) {
   board.offer = body.take();
   board.ticks_at_once = agreement.max_lead >= 0 || agreement.warm_up_steps > 0;
   state_->link.flush();
-  state_->wait(lock, "agreeing on the model while servers make their shards", Patience::kWhileOthersProgress,
+  state_->wait(lock, "agreeing on the model while servers make their shards",
                [&board] { return board.agreed || board.refused; });
   DOWNPOUR_CHECK(!board.refused, state_->link.name(), " is refused: ", *board.refused);
 }
@@ -115,8 +113,7 @@ void Member::wait_minimum_clock(std::int64_t step) {
   MemberBoard& board = state_->board;
   Lock lock(board.mutex);
   const std::int64_t clock = board.clock_of(step);
-  state_->wait(lock, "the bound on the lead", Patience::kWhileOthersProgress,
-               [&board, clock] { return board.minimum.clock >= clock; });
+  state_->wait(lock, "the bound on the lead", [&board, clock] { return board.minimum.clock >= clock; });
 }
 
 Leases Member::ask_leases(int count) {
@@ -133,8 +130,7 @@ Leases Member::ask_leases(int count) {
     state_->leases_asked = board.life;
     state_->link.flush();
   }
-  state_->wait(lock, "asking for leases", Patience::kWhileOthersProgress,
-               [&board] { return board.leases.has_value(); });
+  state_->wait(lock, "asking for leases", [&board] { return board.leases.has_value(); });
   state_->leases_asked.reset();
   return *std::exchange(board.leases, std::nullopt);
 }
@@ -160,7 +156,7 @@ void Member::finish() {
   board.finished = false;
   board.ask_finish = true;
   state_->link.flush();
-  state_->wait(lock, "finishing the job", Patience::kWhileOthersProgress, [&board] { return board.finished; });
+  state_->wait(lock, "finishing the job", [&board] { return board.finished; });
 }
 
 void Member::check() const {
@@ -219,7 +215,7 @@ void Member::State::wait_joined(Lock& lock) {
 }
 
 template <typename Done>
-void Member::State::wait(Lock& lock, const std::string& operation, Patience patience, const Done& done) {
+void Member::State::wait(Lock& lock, const std::string& operation, const Done& done) {
   const TimePoint start = std::chrono::steady_clock::now();
   const Duration stood_still = board.stood_still;
   const std::uint64_t life = board.life;
@@ -230,34 +226,29 @@ void Member::State::wait(Lock& lock, const std::string& operation, Patience pati
     if (done()) {
       return;
     }
-    const TimePoint limit = deadline(start, stood_still, patience);
+    const TimePoint limit = deadline(start, stood_still);
     const TimePoint now = std::chrono::steady_clock::now();
     if (now >= limit && (board.turned >= limit || now >= limit + kLastLook)) {
-      raise_timeout(operation, now - start, patience);
+      raise_timeout(operation, now - start);
     }
     board.changed.wait_until(lock, now < limit ? limit : limit + kLastLook);
   }
 }
 
-TimePoint Member::State::deadline(TimePoint start, Duration stood_still, Patience patience) const {
-  TimePoint from = start + (board.stood_still - stood_still);
-  if (patience == Patience::kWhileOthersProgress) {
-    from = std::max(from, board.others_progressed);
-  }
-  return from + options.call_deadline;
+TimePoint Member::State::deadline(TimePoint start, Duration stood_still) const {
+  return std::max(start + (board.stood_still - stood_still), board.others_progressed) + options.call_deadline;
 }
 
-void Member::State::raise_timeout(const std::string& operation, Duration waited, Patience patience) const {
-  throw TimeoutError(
-      concat(link.name(), ": ", operation, " was given up after ", seconds(waited), " s: ", awaited(patience)));
+void Member::State::raise_timeout(const std::string& operation, Duration waited) const {
+  throw TimeoutError(concat(link.name(), ": ", operation, " was given up after ", seconds(waited), " s: ", awaited()));
 }
 
-std::string Member::State::awaited(Patience patience) const {
+std::string Member::State::awaited() const {
   const auto since = seconds(std::chrono::steady_clock::now() - board.others_progressed);
-  if (patience == Patience::kWhileOthersProgress && board.minimum.slowest >= 0) {
+  if (board.minimum.slowest >= 0) {
     return concat("worker ", board.minimum.slowest, " has made no progress for ", since, " s");
   }
-  if (patience == Patience::kWhileOthersProgress && board.minimum.server >= 0) {
+  if (board.minimum.server >= 0) {
     return concat("server ", board.minimum.server, " has not been heard for ", since, " s");
   }
   return concat("no answer of the coordinator at ", link.coordinator());

@@ -8,7 +8,7 @@
 #include "csrc/base/clock.h"
 #include "csrc/base/error.h"
 #include "csrc/ps/fenced_error.h"
-#include "csrc/ps/protocol.h"
+#include "csrc/ps/protocol_member.h"
 
 namespace downpour::ps {
 

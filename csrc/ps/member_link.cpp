@@ -38,7 +38,10 @@ std::function<void()> raiser(std::string text) {
 }  // namespace
 
 MemberLink::MemberLink(const MemberOptions& options)
-    : options_(options), name_(concat("worker ", options.rank)), loop_(clock_) {
+    : options_(options),
+      name_(concat("worker ", options.rank)),
+      loop_(clock_),
+      stall_(options.heartbeat, options.silence, clock_.now()) {
   DOWNPOUR_CHECK(options.heartbeat > Duration::zero() && options.silence > options.heartbeat &&
                      options.call_deadline > Duration::zero(),
                  name_, ": expected 0 < heartbeat < silence and a call deadline above 0, found ",
@@ -95,12 +98,12 @@ void MemberLink::connect() {
   options.peer = "the coordinator";
   options.deadline = options_.call_deadline;
   options.largest_body_bytes = Coordinator::kLargestBodyBytes;
-  const auto exposure = options_.insecure ? transport::Exposure::kInsecure : transport::Exposure::kLoopbackOnly;
   connection_.reset();
   try {
-    const transport::Address address = transport::parse_address(options_.coordinator);
-    connection_ =
-        transport::connect_tcp(loop_, address, hello, *this, transport::SharedMemory::kNever, exposure, options);
+    if (!endpoint_) {
+      endpoint_ = transport::look_up(transport::parse_address(options_.coordinator), transport::exposure_of(options_));
+    }
+    connection_ = transport::connect_tcp(loop_, *endpoint_, hello, *this, transport::SharedMemory::kNever, options);
   } catch (const Error&) {
     fail_as(std::current_exception(), concat(name_, " cannot join the job: "));
   }
@@ -128,13 +131,12 @@ void MemberLink::turn() {
   }
 }
 
-// A process that was stopped (or whose machine was) must not blame others for the time it missed.
 void MemberLink::notice_own_stall(TimePoint now) {
   const std::lock_guard lock(board_.mutex);
-  const Duration gap = now - std::exchange(board_.turned, now);
-  if (gap > std::max<Duration>(options_.silence / 10, 2 * options_.heartbeat)) {
-    board_.stood_still += gap;
-    board_.others_progressed = std::min(board_.others_progressed + gap, now);
+  board_.turned = now;
+  if (const Duration missed = stall_.look(now); missed > Duration::zero()) {
+    board_.stood_still += missed;
+    board_.others_progressed = std::min(board_.others_progressed + missed, now);
     woke_ = now;
   }
 }

@@ -10,9 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include "csrc/base/own_stall.h"
 #include "csrc/ps/member.h"
 #include "csrc/transport/connection.h"
 #include "csrc/transport/loop.h"
+#include "csrc/transport/tcp.h"
 
 namespace downpour::ps {
 
@@ -100,9 +102,11 @@ class MemberLink final : public transport::Receiver {
   MemberBoard board_;
   const SteadyClock clock_;
   transport::Loop loop_;
+  std::optional<transport::Endpoint> endpoint_;  // the coordinator's, looked up once
   std::unique_ptr<transport::Connection> connection_;
   bool stopping_ = false;  // the thread's
   bool warned_ = false;
+  OwnStall stall_;
   TimePoint woke_{};  // silence counts from then on
   Writer writer_;
   LeasesDone sending_;

@@ -65,8 +65,9 @@ bool Membership::live(Target target) const {
 }
 
 void Membership::see(TimePoint now) {
-  if (!checked_) {
-    checked_ = now_ = told_waiting_ = now;
+  if (!stall_) {
+    stall_.emplace(options_.heartbeat, options_.silence, now);
+    now_ = told_waiting_ = now;
     for (Worker& worker : workers_) {
       worker.progressed = now;
     }
@@ -268,16 +269,13 @@ Actions Membership::check(TimePoint now) {
 }
 
 void Membership::notice_own_stall(TimePoint now) {
-  const Duration gap = now - std::exchange(*checked_, now);
-  if (gap <= std::max(options_.warn_after / 2, 2 * options_.heartbeat)) {
-    return;
-  }
+  const Duration missed = stall_->look(now);
   for (Worker& worker : workers_) {
-    worker.heard = std::min(worker.heard + gap, now);
-    worker.progressed = std::min(worker.progressed + gap, now);
+    worker.heard = std::min(worker.heard + missed, now);
+    worker.progressed = std::min(worker.progressed + missed, now);
   }
   for (Server& server : servers_) {
-    server.heard = std::min(server.heard + gap, now);
+    server.heard = std::min(server.heard + missed, now);
   }
 }
 

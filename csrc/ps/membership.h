@@ -4,12 +4,12 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "csrc/base/clock.h"
+#include "csrc/base/own_stall.h"
 #include "csrc/ps/lease_book.h"
-#include "csrc/ps/protocol.h"
+#include "csrc/ps/membership_actions.h"
 
 // Who is in the job and what everyone may do: pure decisions (no socket, no clock of its own, no thread). The coordinator
 // (coordinator.h) turns messages into these calls and the returned actions into messages.
@@ -23,59 +23,6 @@ struct MembershipOptions {
   Duration warn_after = std::chrono::seconds(2);        // silence that is logged
   Duration silence = std::chrono::seconds(10);  // silence after which a worker is fenced, a server declared lost
 };
-
-struct Target {
-  enum class Kind : std::uint8_t { kWorker, kServer } kind = Kind::kWorker;
-  int index = 0;
-  auto operator<=>(const Target&) const = default;
-};
-inline Target worker_target(int index) { return {Target::Kind::kWorker, index}; }
-inline Target server_target(int index) { return {Target::Kind::kServer, index}; }
-std::string text(const Target& target);  // "worker 1"
-
-// Actions, in order.
-struct SendJoined {
-  Target to;
-  Joined joined;
-};  // Joined::servers is the coordinator's to fill in
-struct SendSchema {
-  Target to;
-};  // servers: make your shards; workers: agreed
-struct SendSchemaRefused {
-  Target to;
-  std::string reason;
-};
-struct SendFence {
-  Target to;
-  Fence fence;
-};  // also to the worker itself, before it is disconnected
-struct SendMinimumClock {
-  Target to;
-  MinimumClock minimum;
-};
-struct SendLeases {
-  Target to;
-  Leases leases;
-};
-struct SendFinished {
-  Target to;
-};  // servers: the job is over, end
-struct AskDecided {
-  int server;
-};  // which leases it has decided: it answers with ServerReady
-struct Disconnect {
-  Target to;
-  std::string reason;
-};
-struct ServerSilent {
-  int server;
-};  // the launcher kills and restarts it
-struct Note {
-  std::string text;
-};  // for the log
-using Action = std::variant<SendJoined, SendSchema, SendSchemaRefused, SendFence, SendMinimumClock, SendLeases,
-                            SendFinished, AskDecided, Disconnect, ServerSilent, Note>;
-using Actions = std::vector<Action>;
 
 // Threads: one. Every function returns what must be done now. Calls about a member that is not live are ignored, unless they
 // say otherwise: its last messages may arrive after it was fenced.
@@ -99,7 +46,7 @@ class Membership {
   void heard(Target member, TimePoint when);        // any message or beat; the past is ignored
   void beat(int worker, const Progress& progress);  // what changed in it counts as progress
   // On a timer, every heartbeat: silence, once logged, once acted upon; none of servers that were told to end. A check that
-  // comes late by more than half of warn_after shows that this process itself stood still: that time counts as nobody's silence.
+  // comes far too late shows that this process itself stood still: that time counts as nobody's silence (own_stall.h).
   Actions check(TimePoint now);
 
   // The first one decides, others are compared with it; the first one with samples adds those where the job has none yet.
@@ -218,8 +165,8 @@ class Membership {
   std::uint64_t questions_ = 0;
   std::int64_t minimum_ = 0;
   bool over_ = false;
-  std::optional<TimePoint> checked_;  // last check(); at first: the first call that told the time
-  TimePoint now_{};                   // of the last call that told it
+  std::optional<OwnStall> stall_;  // from the first call that told the time
+  TimePoint now_{};                // of the last call that told it
   TimePoint told_waiting_{};
 };
 

@@ -137,6 +137,14 @@ void append_slice(ShardLayout& layout, const ParameterSpec& parameter, std::size
 
 }  // namespace
 
+std::uint64_t ShardLayout::value_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Slice& slice : slices) {
+    bytes += static_cast<std::uint64_t>(slice.size_bytes());
+  }
+  return bytes;
+}
+
 std::vector<ShardLayout> partition(const Schema& schema, int shard_count) {
   DOWNPOUR_CHECK(shard_count >= 1, "partition: ", shard_count, " shards; at least 1 is needed");
   const CutPoints points(schema);

@@ -25,6 +25,7 @@ struct ShardLayout {
   std::vector<Slice> slices;      // empty where there are more shards than elements
   std::int64_t buffer_bytes = 0;  // of a values buffer, a gradient buffer, one optimizer-state buffer; multiple of 64
   std::int64_t elements = 0;
+  std::uint64_t value_bytes() const;  // of all slices, without what lies between them
 };
 
 // Shapes: shard_count >= 1. Every element of every parameter is in exactly one slice of one shard; cuts inside a parameter

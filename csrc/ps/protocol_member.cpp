@@ -1,4 +1,4 @@
-#include "csrc/ps/protocol.h"
+#include "csrc/ps/protocol_member.h"
 #include "csrc/ps/protocol_fields.h"
 
 namespace downpour::ps {

@@ -27,7 +27,6 @@ void PushLedger::decided(std::uint64_t push, const PushResult& result) {
   switch (result.verdict) {
     case Verdict::kApplied:
       ++report_.applied;
-      report_.max_staleness = std::max(report_.max_staleness, result.staleness);
       staleness_sum_ += static_cast<double>(result.staleness);
       break;
     case Verdict::kStale: ++report_.stale; break;

@@ -79,8 +79,8 @@ bool PushSender::add_some(std::size_t slice_index, const std::byte* gradient) {
     flush_run();
     count = room_for(slice, done);
   }
-  record.header.check += copy_and_check(slice.dtype, count / size_bytes(slice.dtype), gradient + done,
-                                        log_.slot(record).data() + slice.offset_bytes + done);
+  record.checks[slice.group] += copy_and_check(slice.dtype, count / size_bytes(slice.dtype), gradient + done,
+                                               log_.slot(record).data() + slice.offset_bytes + done);
   extend(slice, done, count);
   done += count;
   return done < slice.size_bytes();

@@ -15,6 +15,7 @@ std::vector<ReplayRecord> ReplayLog::new_ring(std::uint32_t slots) const {
   std::vector<ReplayRecord> ring(slots);
   for (ReplayRecord& record : ring) {  // now, and never on the data path
     record.header.groups.resize(groups_);
+    record.checks.resize(groups_);
     record.header.present.resize(layout_.slices.size());
   }
   return ring;
@@ -81,11 +82,24 @@ ReplayRecord& ReplayLog::begin(std::uint64_t push, std::uint64_t lease, Version 
   begun.header.sequence = next_++;
   begun.header.lease = lease;
   begun.header.base = base;
-  begun.header.check = {};
+  std::fill(begun.checks.begin(), begun.checks.end(), GradientCheck{});
   std::fill(begun.header.present.begin(), begun.header.present.end(), false);
   begun.verdict.reset();
   begun.ended = begun.in_flight = false;
   return begun;
+}
+
+// Every element must be finite; the norm is that of gradients, not of what plain groups carry.
+void ReplayLog::end_newest(std::span<const Hyper> groups) {
+  ReplayRecord& ended = newest();
+  ended.header.groups.assign(groups.begin(), groups.end());
+  ended.header.check = {};
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    const GradientCheck& check = ended.checks[group];
+    ended.header.check.finite &= check.finite;
+    ended.header.check.squared_norm += groups[group].plain != 0 ? 0 : check.squared_norm;
+  }
+  ended.ended = true;
 }
 
 void ReplayLog::abandon_newest() {

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "csrc/base/bytes.h"
@@ -14,10 +15,11 @@ namespace downpour::ps {
 struct ReplayRecord {
   std::uint64_t push = 0;  // the client's number of the push over all shards
   std::uint32_t slot = 0;
-  PushHeader header;               // replayed and exempt_from_staleness are set when it is sent
-  std::optional<Verdict> verdict;  // nullopt: the shard has not decided
-  bool ended = false;              // its header is complete
-  bool in_flight = false;          // sent in part at least, not answered: its bytes must stay
+  PushHeader header;                  // replayed and exempt_from_staleness are set when it is sent
+  std::vector<GradientCheck> checks;  // by group, of what has been added
+  std::optional<Verdict> verdict;     // nullopt: the shard has not decided
+  bool ended = false;                 // its header is complete
+  bool in_flight = false;             // sent in part at least, not answered: its bytes must stay
 };
 
 // A worker's pushes to one shard from the oldest that a crash of the server may still need to the newest: contiguous sequences,
@@ -43,6 +45,7 @@ class ReplayLog {
 
   bool has_room() const;  // begin() may be called
   ReplayRecord& begin(std::uint64_t push, std::uint64_t lease, Version base);
+  void end_newest(std::span<const Hyper> groups);
   void abandon_newest();
   void release_below(std::uint64_t sequence);  // those that are decided and not in flight, the oldest first
   void connection_lost();                      // nothing is in flight any more

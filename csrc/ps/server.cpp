@@ -3,7 +3,6 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
-#include <cmath>
 #include <mutex>
 #include <utility>
 
@@ -22,22 +21,7 @@ constexpr Duration kLastWords = std::chrono::seconds(2);
 
 // Adds up what a server says of its shards.
 void add(const ShardStatus& shard, ServerStatus& sum) {
-  const ShardCounters& from = shard.counters;
-  ShardCounters& to = sum.counters;
-  to.applied += from.applied;
-  to.stale += from.stale;
-  to.refused += from.refused;
-  to.duplicates += from.duplicates;
-  to.repeats += from.repeats;
-  to.lost += from.lost;
-  to.replayed += from.replayed;
-  to.pushed_bytes += from.pushed_bytes;
-  to.pulled_bytes += from.pulled_bytes;
-  to.max_staleness_seen = std::max(to.max_staleness_seen, from.max_staleness_seen);
-  for (std::size_t i = 0; i < to.staleness.size(); ++i) {
-    to.staleness[i] += from.staleness[i];
-  }
-  to.last_gradient_norm = std::hypot(to.last_gradient_norm, from.last_gradient_norm);
+  sum.counters += shard.counters;
   sum.version += shard.version;
   sum.snapshots += shard.snapshots;
   if (!shard.snapshot_error.empty()) {
@@ -50,7 +34,7 @@ class ServerProcess final : public transport::Acceptor {
  public:
   explicit ServerProcess(const ServerOptions& options)
       : options_(options),
-        exposure_(options.insecure ? transport::Exposure::kInsecure : transport::Exposure::kLoopbackOnly),
+        exposure_(transport::exposure_of(options)),
         socket_(options.listen_fd >= 0 ? Fd(options.listen_fd)
                                        : transport::bind_socket(transport::parse_address(options.address), exposure_)),
         loop_(clock_),

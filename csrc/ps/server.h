@@ -8,7 +8,7 @@
 
 #include "csrc/base/clock.h"
 #include "csrc/base/file.h"
-#include "csrc/ps/protocol.h"
+#include "csrc/ps/protocol_member.h"
 #include "csrc/ps/shard.h"
 #include "csrc/transport/connection.h"
 #include "csrc/transport/loop.h"
@@ -23,8 +23,9 @@ struct SnapshotOptions {
 };
 
 // One shard and the connections to it, on one loop. [ps 4/7], [ps 5/7]
-// The rule runs when a push's last fragment has come; a partial push of a lost connection is discarded. Pulls before initialisation wait (and hold no credit). Snapshots: the state is copied between
-// two pushes, written by a thread of its own, then each worker is told what it covers.
+// The rule runs when a push's last fragment has come; a partial push of a lost connection is discarded. Pulls before the
+// initial values wait (and hold no credit). Snapshots: the state is copied between two pushes, written by a thread of its own,
+// then each worker is told what it covers.
 // Threads: its loop's; admit() and fence() any. Blocks: never (the snapshot thread does).
 // Errors: a message that breaks the protocol closes its connection and changes nothing else.
 class ShardServer final : public transport::Acceptor, public transport::Receiver {

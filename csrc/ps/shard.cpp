@@ -129,6 +129,24 @@ void Shard::check_push(const PushHeader& header, Bytes gradient) const {
   }
 }
 
+ShardCounters& ShardCounters::operator+=(const ShardCounters& other) {
+  applied += other.applied;
+  stale += other.stale;
+  refused += other.refused;
+  duplicates += other.duplicates;
+  repeats += other.repeats;
+  lost += other.lost;
+  replayed += other.replayed;
+  pushed_bytes += other.pushed_bytes;
+  pulled_bytes += other.pulled_bytes;
+  max_staleness_seen = std::max(max_staleness_seen, other.max_staleness_seen);
+  for (std::size_t bucket = 0; bucket < staleness.size(); ++bucket) {
+    staleness[bucket] += other.staleness[bucket];
+  }
+  last_gradient_norm = std::hypot(last_gradient_norm, other.last_gradient_norm);
+  return *this;
+}
+
 PushResult Shard::repeat(const PushHeader& header) {
   ++counters_.repeats;
   const std::uint64_t age = state_.verdicts.next_sequence(header.worker) - header.sequence;

@@ -26,7 +26,7 @@ struct PushHeader {
   std::vector<bool> present;           // one per slice; absent gradients leave values and step counts alone
   std::optional<Verdict> replayed;     // set when a worker replays a push that already had a verdict
   bool exempt_from_staleness = false;  // a replayed push that was never acknowledged
-  GradientCheck check;                 // of the slices present; the worker found it while it copied them
+  GradientCheck check;  // of the slices present, the norm without plain groups; found by the worker's copy
 };
 
 struct PushResult {
@@ -45,6 +45,8 @@ struct ShardCounters {
   std::uint64_t max_staleness_seen = 0;                      // of applied pushes
   std::array<std::uint64_t, kStalenessBuckets> staleness{};  // of applied pushes
   double last_gradient_norm = 0;                             // of the last applied push
+
+  ShardCounters& operator+=(const ShardCounters& other);  // of several shards: the largest staleness, the norm over all
 };
 int staleness_bucket(std::uint64_t staleness);
 std::string_view staleness_bucket_name(int bucket);  // "0", "1", ..., "4-5", ..., ">=192"

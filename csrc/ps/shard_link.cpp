@@ -14,32 +14,23 @@ constexpr Duration kAttemptDeadline = std::chrono::seconds(10);
 constexpr Duration kFirstPause = std::chrono::milliseconds(10);
 constexpr Duration kLongestPause = std::chrono::seconds(1);
 
-std::string what(const std::exception_ptr& why) {
-  if (why == nullptr) {
-    return "the server said goodbye";
-  }
-  try {
-    std::rethrow_exception(why);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
+std::string what(const std::exception_ptr& why) { return why == nullptr ? "the server said goodbye" : text_of(why); }
 
-bool is_refusal(const std::exception_ptr& why) {
+// What the caller must hear of a handshake that failed; nullptr: nothing, since another attempt may do better.
+std::exception_ptr refusal_of(const std::exception_ptr& why) {
   try {
     if (why != nullptr) {
       std::rethrow_exception(why);
     }
-  } catch (const ProtocolError&) {
-    return true;
+  } catch (const ProtocolError& error) {
+    const std::string_view text = error.what();
+    if (text.find(kFencedPrefix) != std::string_view::npos) {
+      return std::make_exception_ptr(FencedError(error.what()));
+    }
+    return text.find(transport::kLaterPrefix) != std::string_view::npos ? nullptr : why;
   } catch (const std::exception&) {
   }
-  return false;
-}
-
-std::exception_ptr refusal_of(const std::string& text) {
-  const bool fenced = text.find(kFencedPrefix) != std::string::npos;
-  return fenced ? std::make_exception_ptr(FencedError(text)) : std::make_exception_ptr(ProtocolError(text));
+  return nullptr;
 }
 
 std::int64_t whole_lines(std::uint64_t bytes) {
@@ -83,8 +74,15 @@ void ShardLink::connect() {
   options.peer = concat("shard ", terms_.shard);
   options.deadline = std::min(kAttemptDeadline, terms_.options.call_deadline);
   options.largest_body_bytes = largest_body_bytes(terms_.schema, terms_.layout);
-  connection_ = connector_.connect(terms_.shard, hello, *this, options);
   phase_ = Phase::kConnecting;
+  try {
+    connection_ = connector_.connect(terms_.shard, hello, *this, options);
+  } catch (const AuthError&) {
+    phase_ = Phase::kDown;
+    throw;
+  } catch (const CommError&) {
+    fail(std::current_exception());
+  }
 }
 
 void ShardLink::start_over() {
@@ -131,9 +129,9 @@ void ShardLink::fail(std::exception_ptr why) {
 
 void ShardLink::on_closed(transport::Connection& connection, std::exception_ptr why) {
   (void)connection;
-  if (phase_ == Phase::kConnecting && is_refusal(why)) {
-    refusal_ = refusal_of(what(why));
-    failures_ = std::max(failures_, 1);  // the caller hears it before the next attempt
+  if (phase_ == Phase::kConnecting) {
+    refusal_ = refusal_of(why);
+    failures_ = std::max(failures_, refusal_ != nullptr ? 1 : 0);  // the caller hears it before the next attempt
   } else if (phase_ == Phase::kReady) {
     log_warning("worker ", terms_.options.rank, ": lost shard ", terms_.shard, ": ", what(why));
   }
@@ -260,6 +258,7 @@ void ShardLink::on_ack(const Ack& ack) {
 void ShardLink::on_durable(const Durable& durable) {
   durable_below_ = durable.below;
   log_.release_below(std::min(durable_below_, answered_));
+  saving_ = saving_ && !is_saved();
   losses_.forget_below(durable_below_);
   if (connection_->idle()) {
     offer_ = {};

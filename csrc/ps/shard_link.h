@@ -61,7 +61,6 @@ class ShardLink final : public transport::Receiver {
   // ---- pulls -----------------------------------------------------------------------------------------------------------
   void begin_pull();
   void cancel_pull() { pulling_ = false; }
-  bool is_pull_complete() const { return complete_ || handed_out_; }
   bool adopt(const Client::Adopt& adopt);  // hands out what has arrived; true when that was all there is
   void finish_pull();
 

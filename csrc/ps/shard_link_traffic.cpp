@@ -50,9 +50,7 @@ bool ShardLink::wants_attention() const {
 }
 
 void ShardLink::end(std::span<const Hyper> groups) {
-  ReplayRecord& newest = log_.newest();
-  newest.header.groups.assign(groups.begin(), groups.end());
-  newest.ended = true;
+  log_.end_newest(groups);
   pump();
 }
 

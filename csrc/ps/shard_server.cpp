@@ -17,14 +17,6 @@ std::optional<std::uint64_t> staleness_bound(const Agreement& agreement) {
                                      : std::optional(static_cast<std::uint64_t>(agreement.max_staleness));
 }
 
-std::uint64_t sum_of_slices(const ShardLayout& layout) {
-  std::uint64_t bytes = 0;
-  for (const Slice& slice : layout.slices) {
-    bytes += static_cast<std::uint64_t>(slice.size_bytes());
-  }
-  return bytes;
-}
-
 ShardLayout layout_of(const Schema& schema, int shard, int count) {
   DOWNPOUR_CHECK(shard >= 0 && shard < count, "shard ", shard, ", expected 0 to ", count - 1);
   return std::move(partition(schema, count)[static_cast<std::size_t>(shard)]);
@@ -48,7 +40,7 @@ ShardServer::State::State(transport::Loop& the_loop, const Agreement& the_agreem
       files(the_files),
       shard(schema, layout_of(schema, index, count), staleness_bound(the_agreement)),
       buffer_bytes(static_cast<std::uint64_t>(shard.layout().buffer_bytes)),
-      value_bytes(sum_of_slices(shard.layout())),
+      value_bytes(shard.layout().value_bytes()),
       schedule(options, loop.now()) {
   if (!options.folder.empty()) {
     const auto done = [this, alive = std::weak_ptr<const char>(life)](const std::string& found) {

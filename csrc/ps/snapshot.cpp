@@ -9,7 +9,7 @@
 #include "csrc/base/log.h"
 #include "csrc/base/safetensors.h"
 #include "csrc/ps/manifest.h"
-#include "csrc/ps/protocol.h"
+#include "csrc/ps/protocol_member.h"
 
 namespace downpour::ps {
 namespace {
@@ -379,14 +379,6 @@ ShardCounters read_snapshot_counters(Files& files, const path& folder, SnapshotI
     const JobCounters found = counted.empty() ? JobCounters{} : decode<JobCounters>(counted);
     return found.job == job ? found.counters : ShardCounters{};
   });
-}
-
-std::optional<Schema> read_snapshot_schema(Files& files, const path& folder, SnapshotId id) {
-  if (!has_snapshot(files, folder, id)) {
-    return std::nullopt;
-  }
-  return with_advice(folder, id,
-                     [&]() -> std::optional<Schema> { return decode_schema(read_manifest(files, folder, id).schema); });
 }
 
 }  // namespace downpour::ps

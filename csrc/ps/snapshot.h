@@ -20,8 +20,8 @@ struct SnapshotId {
   int shard_count = 1;
 };
 
-// `counted`: Manifest's. Writes to a temporary name, syncs the file, renames, syncs the folder, then the manifest the same way, then deletes
-// every other data file of this shard. A crash at any point leaves the previous or the new snapshot whole.
+// `counted`: Manifest's. Writes to a temporary name, syncs the file, renames, syncs the folder, then the manifest the same
+// way, then deletes every other data file of this shard. A crash at any point leaves the previous or the new snapshot whole.
 // Errors: Error naming the file, the operation and the system's reason (disk full, read-only); the previous one stays
 // good and the temporary file is removed. Blocks: on the disk.
 void write_snapshot(Files& files, const std::filesystem::path& folder, SnapshotId id, const Schema& schema,
@@ -37,8 +37,5 @@ std::optional<Shard::State> read_snapshot(Files& files, const std::filesystem::p
 // none, or one of another job.
 ShardCounters read_snapshot_counters(Files& files, const std::filesystem::path& folder, SnapshotId id,
                                      std::uint64_t job);
-
-// The schema that a folder's snapshots were written under, so that a server can restart before any worker speaks.
-std::optional<Schema> read_snapshot_schema(Files& files, const std::filesystem::path& folder, SnapshotId id);
 
 }  // namespace downpour::ps

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "csrc/base/error.h"
-#include "csrc/ps/protocol.h"
+#include "csrc/ps/protocol_member.h"
 
 namespace downpour::ps {
 

@@ -1,6 +1,7 @@
 #include "csrc/transport/admission.h"
 
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "csrc/base/error.h"
@@ -15,9 +16,9 @@ Admission refused(std::string reason) {
 }
 
 std::string version_mismatch(const Hello& hello) {
-  return concat("protocol version mismatch: the listener speaks version ", kProtocolVersion, ", the newcomer version ",
-                hello.protocol, hello.build.empty() ? "" : " (build " + hello.build + ")",
-                "; run the same release everywhere");
+  return concat("protocol version mismatch: the listener speaks version ", kProtocolVersion, " (build ", kVersion,
+                "), the newcomer version ", hello.protocol, " (build ", hello.build,
+                "); run the same release everywhere");
 }
 
 }  // namespace
@@ -35,6 +36,8 @@ Admission decide(Acceptor& acceptor, const Hello& hello, Medium medium) {
     DOWNPOUR_INTERNAL_ASSERT(!admission.accepted || admission.receiver != nullptr, "admitted without a receiver");
     encode(admission.welcome);  // too large a body must not surface once the peer is half admitted
     return admission;
+  } catch (const std::bad_alloc&) {
+    return refused(concat(kLaterPrefix, "the listener has no memory for another connection"));
   } catch (const std::exception& error) {
     return refused(concat("the listener cannot admit anyone: ", error.what()));
   }
@@ -44,7 +47,7 @@ Window window_of(Admission& admission) {
   try {
     return Window(admission.welcome.to_acceptor_window_bytes);
   } catch (const CommError& error) {
-    admission = refused(concat("the listener has no memory for the connection: ", error.what()));
+    admission = refused(concat(kLaterPrefix, "the listener has no memory for the connection: ", error.what()));
     return {};
   }
 }

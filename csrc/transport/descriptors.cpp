@@ -2,10 +2,8 @@
 
 #include <sys/socket.h>
 
-#include <cerrno>
-#include <system_error>
-
 #include "csrc/base/error.h"
+#include "csrc/base/system_call.h"
 
 namespace downpour::transport {
 namespace {
@@ -13,8 +11,6 @@ namespace {
 // More than the kernel passes at once.
 constexpr std::size_t kMostDescriptors = 16;
 constexpr std::size_t kControlBytes = CMSG_SPACE(kMostDescriptors * sizeof(int));
-
-std::string system_reason() { return std::generic_category().message(errno); }
 
 // Takes all descriptors out of `header`, so that whatever is wrong with them they are closed.
 std::vector<Fd> take_descriptors(msghdr& header) {
@@ -31,15 +27,6 @@ std::vector<Fd> take_descriptors(msghdr& header) {
     }
   }
   return taken;
-}
-
-template <typename Call>
-ssize_t retried(Call call) {
-  ssize_t result = -1;
-  do {
-    result = call();
-  } while (result < 0 && errno == EINTR);
-  return result;
 }
 
 }  // namespace
@@ -62,7 +49,7 @@ void send_descriptors(int socket, Bytes message, std::span<const int> descriptor
     rights->cmsg_len = CMSG_LEN(descriptors.size_bytes());
     std::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size_bytes());
   }
-  const ssize_t sent = retried([&] { return ::sendmsg(socket, &header, MSG_NOSIGNAL); });
+  const ssize_t sent = uninterrupted([&] { return ::sendmsg(socket, &header, MSG_NOSIGNAL); });
   DOWNPOUR_CHECK_AS(CommError, sent >= 0, "passing descriptors over the local socket: ", system_reason());
   DOWNPOUR_CHECK_AS(CommError, static_cast<std::size_t>(sent) == message.size(), "the local socket took ", sent, " of ",
                     message.size(), " bytes");
@@ -80,7 +67,7 @@ Received receive_descriptors(int socket, std::size_t largest_message_bytes, std:
   header.msg_iovlen = 1;
   header.msg_control = control;
   header.msg_controllen = CMSG_SPACE(largest_count * sizeof(int));
-  const ssize_t got = retried([&] { return ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC); });
+  const ssize_t got = uninterrupted([&] { return ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC); });
   DOWNPOUR_CHECK_AS(CommError, got >= 0, "receiving descriptors over the local socket: ", system_reason());
   received.descriptors = take_descriptors(header);
   DOWNPOUR_CHECK_AS(PeerLostError, got > 0, "the local socket was closed before the descriptors came");

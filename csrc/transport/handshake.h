@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "csrc/base/bytes.h"
+#include "csrc/base/version.h"
 #include "csrc/transport/frame.h"
 
 // Who speaks: exchanged before any other byte. Bodies are checked field by field.
@@ -13,13 +14,13 @@ namespace downpour::transport {
 constexpr std::size_t kLargestHandshakeBytes = 4096;  // header and body of one frame
 constexpr FrameLimits kHandshakeLimits{.body_bytes = kLargestHandshakeBytes - kFrameHeaderBytes, .window_bytes = 0};
 
-enum class Role : std::uint8_t { kWorker = 1, kServer = 2, kCoordinator = 3, kTool = 4 };
+enum class Role : std::uint8_t { kWorker = 1, kServer = 2 };
 std::string_view name(Role role);
 
 struct Hello {
   std::uint16_t protocol = kProtocolVersion;
-  std::string build;      // library version of the sender, for messages only
-  std::uint64_t job = 0;  // random per job: a stranger on a reused port is refused
+  std::string build{kVersion};  // of the sender, for messages only
+  std::uint64_t job = 0;        // random per job: a stranger on a reused port is refused
   Role role = Role::kWorker;
   std::int32_t rank = 0;
   std::uint32_t incarnation = 0;
@@ -39,6 +40,8 @@ struct Claim {
   std::uint64_t nonce[2] = {0, 0};  // that of the offer
 };
 
+// How a reason begins that may be gone a moment later (the listener is short of something): worth another attempt.
+constexpr std::string_view kLaterPrefix = "later: ";
 struct Refusal {
   std::string reason;  // one line
 };

@@ -1,5 +1,6 @@
 #include "csrc/transport/heartbeat.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "csrc/base/error.h"
@@ -13,6 +14,7 @@ Heartbeat::Heartbeat(Loop& loop, const Limits& limits, std::string peer, std::fu
       peer_(std::move(peer)),
       beat_(std::move(beat)),
       lost_(std::move(lost)),
+      stall_(limits.interval, limits.silence, loop.now()),
       last_heard_(loop.now()) {
   DOWNPOUR_CHECK(limits.interval > Duration::zero() && limits.silence > limits.interval, "heartbeat with ", peer_,
                  ": expected 0 < interval < silence, found ", seconds(limits.interval), " s and ",
@@ -34,7 +36,9 @@ void Heartbeat::schedule() {
 void Heartbeat::tick() {
   schedule();
   beat_();
-  const Duration silent_for = loop_.now() - last_heard_;
+  const TimePoint now = loop_.now();
+  last_heard_ = std::min(last_heard_ + stall_.look(now), now);
+  const Duration silent_for = now - last_heard_;
   if (silent_for >= limits_.warn_after && !std::exchange(warned_, true)) {
     log_warning(peer_, " has not been heard for ", seconds(silent_for), " s; it is given up after ",
                 seconds(limits_.silence), " s");

@@ -3,11 +3,13 @@
 #include <functional>
 #include <string>
 
+#include "csrc/base/own_stall.h"
 #include "csrc/transport/loop.h"
 
 namespace downpour::transport {
 
-// One end's proof of life and its ear for the other's. Threads: its loop's.
+// One end's proof of life and its ear for the other's. Time for which this process stood still is nobody's silence.
+// Threads: its loop's.
 class Heartbeat {
  public:
   struct Limits {
@@ -33,6 +35,7 @@ class Heartbeat {
   std::string peer_;
   std::function<void()> beat_;
   Lost lost_;
+  OwnStall stall_;
   TimePoint last_heard_;
   bool warned_ = false;
   Loop::TimerId timer_ = 0;

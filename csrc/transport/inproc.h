@@ -6,8 +6,8 @@
 
 #include "csrc/transport/connection.h"
 
-// A network inside one thread, turned by hand: messages wait until the test delivers them. Product code, not a mock: the
-// embedded world of one and all scripted tests run on it.
+// A network inside one thread, turned by hand: messages wait until the test delivers them. Product code, not a mock:
+// all scripted tests run on it.
 namespace downpour::transport {
 
 // Ordered within a connection; the script decides across connections. Threads: one. Deterministic.

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 
 #include "csrc/base/error.h"
 #include "csrc/base/random.h"
+#include "csrc/base/text.h"
 
 namespace downpour::transport {
 namespace {
@@ -23,17 +23,10 @@ socklen_t fill(sockaddr_un& address, const std::string& name) {
 
 Fd open_local() { return Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
 
-std::string random_name() {
-  char name[48];
-  std::snprintf(name, sizeof(name), "downpour-%016llx%016llx", static_cast<unsigned long long>(system_random()),
-                static_cast<unsigned long long>(system_random()));
-  return name;
-}
-
 }  // namespace
 
 LocalListener listen_local() {
-  LocalListener listener{open_local(), random_name()};
+  LocalListener listener{open_local(), concat("downpour-", hexadecimal(system_random()), hexadecimal(system_random()))};
   sockaddr_un address{};
   const socklen_t size = fill(address, listener.name);
   const bool listening = listener.socket &&

@@ -2,7 +2,6 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/timerfd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -65,7 +64,6 @@ struct Loop::State {
   };
 
   explicit State(const Clock& the_clock);
-  void register_own(Fd& fd);
   Watch* find(int fd);
   void bury();
 
@@ -84,14 +82,12 @@ struct Loop::State {
 
   const Clock& clock;
   Fd epoll;
-  Fd doorbell;  // rung by post() and wake()
-  Fd alarm;     // makes fd() readable at the next timer; used only between arm and disarm
-  bool alarm_is_set = false;
+  Fd doorbell;                                  // rung by post() and wake()
   std::vector<std::unique_ptr<Watch>> watches;  // by fd
   std::vector<std::unique_ptr<Watch>> dead_watches;
   std::vector<Poller*> pollers;  // nullptr where one was removed during a turn
   Timers timers;
-  int depth = 0;  // turns in progress: a callback may run the loop again
+  bool turning = false;
   int turns_without_sockets = 0;
 
   std::atomic<bool> rung{false};
@@ -104,17 +100,11 @@ struct Loop::State {
 Loop::State::State(const Clock& the_clock)
     : clock(the_clock),
       epoll(checked_fd(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
-      doorbell(checked_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
-      alarm(checked_fd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), "timerfd_create")) {
-  register_own(doorbell);
-  register_own(alarm);
-}
-
-void Loop::State::register_own(Fd& fd) {
+      doorbell(checked_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")) {
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.ptr = &fd;
-  DOWNPOUR_CHECK_AS(CommError, ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd.get(), &event) == 0,
+  event.data.ptr = &doorbell;
+  DOWNPOUR_CHECK_AS(CommError, ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, doorbell.get(), &event) == 0,
                     "event loop: epoll_ctl failed: ", std::strerror(errno));
 }
 
@@ -123,9 +113,9 @@ Loop::State::Watch* Loop::State::find(int fd) {
   return fd >= 0 && index < watches.size() ? watches[index].get() : nullptr;
 }
 
-// Watches and pollers that were removed during a turn leave when no turn can still hold a pointer to them.
+// Watches and pollers that were removed during a turn leave when it can hold no pointer to them any more.
 void Loop::State::bury() {
-  if (depth == 0) {
+  if (!turning) {
     std::erase(pollers, nullptr);
     const auto graves = std::exchange(dead_watches, {});
   }
@@ -178,9 +168,8 @@ bool Loop::State::fire_timers() {
 }
 
 void Loop::State::handle_event(const epoll_event& event) {
-  if (event.data.ptr == &doorbell || event.data.ptr == &alarm) {
-    drain(static_cast<Fd*>(event.data.ptr)->get());
-    return;
+  if (event.data.ptr == &doorbell) {
+    return drain(doorbell.get());
   }
   auto* watch = static_cast<Watch*>(event.data.ptr);
   if (!watch->dead) {
@@ -191,15 +180,17 @@ void Loop::State::handle_event(const epoll_event& event) {
 bool Loop::State::handle_events(Duration timeout) {
   turns_without_sockets = 0;
   epoll_event events[kEventsPerTurn];
-  const int count = wait_for_events(epoll.get(), events, timeout);
-  if (count < 0) {
+  int count = wait_for_events(epoll.get(), events, timeout);
+  const bool interrupted = count < 0;
+  if (interrupted) {
     DOWNPOUR_INTERNAL_ASSERT(errno == EINTR, "epoll_wait: ", std::strerror(errno));
-    return true;  // a signal: its owner wants to look at what it changed
+    // A signal, perhaps the end of a long stop: what has come meanwhile is handled before the timers that are due by now.
+    count = wait_for_events(epoll.get(), events, Duration::zero());
   }
   for (int i = 0; i < count; ++i) {
     handle_event(events[i]);
   }
-  return count > 0;
+  return interrupted || count > 0;  // the owner of the signal wants to look at what it changed
 }
 
 // Sockets come before timers: a timer that finds a peer silent must not be the reason why it was not heard.
@@ -337,13 +328,15 @@ void Loop::wake() {
 
 bool Loop::run_once(TimePoint deadline, Duration spin) {
   struct Turn {
-    explicit Turn(State& the_state) : state(the_state) { ++state.depth; }
+    explicit Turn(State& the_state) : state(the_state) { state.turning = true; }
     ~Turn() {
-      --state.depth;
+      state.turning = false;
       state.bury();
     }
     State& state;
-  } const turn(*state_);
+  };
+  DOWNPOUR_INTERNAL_ASSERT(!state_->turning, "a callback runs the loop that called it");
+  const Turn turn(*state_);
   return state_->work_without_waiting() || state_->look_around(deadline, spin) || state_->sleep(deadline);
 }
 
@@ -359,25 +352,5 @@ bool Loop::run_until(const std::function<bool()>& done, TimePoint deadline, Dura
 TimePoint Loop::now() const { return state_->clock.now(); }
 
 const Clock& Loop::clock() const { return state_->clock; }
-
-int Loop::fd() const { return state_->epoll.get(); }
-
-void Loop::arm_pollers() {
-  state_->arm();
-  if (const auto next = state_->timers.next()) {
-    itimerspec setting{};
-    setting.it_value = to_timespec(std::max(*next - now(), Duration(1)));
-    ::timerfd_settime(state_->alarm.get(), 0, &setting, nullptr);
-    state_->alarm_is_set = true;
-  }
-}
-
-void Loop::disarm_pollers() {
-  if (std::exchange(state_->alarm_is_set, false)) {
-    const itimerspec off{};
-    ::timerfd_settime(state_->alarm.get(), 0, &off, nullptr);
-  }
-  state_->disarm();
-}
 
 }  // namespace downpour::transport

@@ -45,16 +45,13 @@ class Loop {
 
   // Handles what is ready; when nothing is, looks at the pollers for up to `spin`, then sleeps until something happens or
   // `deadline`. Returns false when the deadline passed with nothing handled. A past deadline handles what is ready.
-  // Blocks: until the deadline at most.
+  // Blocks: until the deadline at most. Never from inside a callback.
   bool run_once(TimePoint deadline, Duration spin = Duration::zero());
   // Until `done()`; false at the deadline.
   bool run_until(const std::function<bool()>& done, TimePoint deadline, Duration spin = Duration::zero());
 
   TimePoint now() const;
   const Clock& clock() const;
-  int fd() const;      // readable when run_once would have something to do; pollers must be armed
-  void arm_pollers();  // for an owner that sleeps on fd() outside run_once
-  void disarm_pollers();
 
  private:
   struct State;

@@ -7,10 +7,9 @@
 #include <sys/vfs.h>
 
 #include <bit>
-#include <cerrno>
 #include <limits>
-#include <system_error>
 
+#include "csrc/base/system_call.h"
 #include "csrc/transport/ring.h"
 
 namespace downpour::transport {
@@ -40,8 +39,6 @@ std::string describe(const Segment::Sizes& sizes) {
   return concat("two rings of ", sizes.ring_bytes, " bytes and windows of ", sizes.to_acceptor_window_bytes, " and ",
                 sizes.to_connector_window_bytes, " bytes");
 }
-
-std::string system_reason() { return std::generic_category().message(errno); }
 
 // A file that is not in memory could fail a page access with SIGBUS although it is sealed (huge pages that ran out).
 bool lies_in_memory(int fd) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "csrc/base/error.h"
+#include "csrc/base/system_call.h"
 #include "csrc/transport/lingering.h"
 #include "csrc/transport/tcp_socket.h"
 

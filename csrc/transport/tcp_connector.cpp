@@ -9,6 +9,7 @@
 
 #include "csrc/base/error.h"
 #include "csrc/base/random.h"
+#include "csrc/base/system_call.h"
 #include "csrc/transport/connector.h"
 #include "csrc/transport/local_socket.h"
 #include "csrc/transport/shm.h"
@@ -30,8 +31,8 @@ Hello with_wish(Hello hello, SharedMemory shared_memory) {
 // From the first attempt to connect until the medium is chosen.
 class TcpConnector final : public Connector {
  public:
-  TcpConnector(Loop& loop, std::vector<SocketAddress> addresses, const Hello& hello, Receiver& receiver,
-               SharedMemory shared_memory, const std::string& where, const ConnectOptions& options);
+  TcpConnector(Loop& loop, const Endpoint& endpoint, const Hello& hello, Receiver& receiver, SharedMemory shared_memory,
+               const ConnectOptions& options);
   ~TcpConnector() override { close(); }
 
   Medium medium() const override { return medium_kind_; }
@@ -76,11 +77,11 @@ class TcpConnector final : public Connector {
   Loop::TimerId retry_ = 0;
 };
 
-TcpConnector::TcpConnector(Loop& loop, std::vector<SocketAddress> addresses, const Hello& hello, Receiver& receiver,
-                           SharedMemory shared_memory, const std::string& where, const ConnectOptions& options)
-    : Connector(with_wish(hello, shared_memory), receiver, concat(options.peer, " at ", where), options),
+TcpConnector::TcpConnector(Loop& loop, const Endpoint& endpoint, const Hello& hello, Receiver& receiver,
+                           SharedMemory shared_memory, const ConnectOptions& options)
+    : Connector(with_wish(hello, shared_memory), receiver, concat(options.peer, " at ", endpoint.text), options),
       loop_(loop),
-      addresses_(std::move(addresses)),
+      addresses_(endpoint.addresses),
       encoded_hello_(encode(this->hello())),
       shared_memory_(shared_memory),
       started_(loop.now()) {
@@ -234,10 +235,15 @@ void TcpConnector::abandon() {
 
 }  // namespace
 
+std::unique_ptr<Connection> connect_tcp(Loop& loop, const Endpoint& endpoint, const Hello& hello, Receiver& receiver,
+                                        SharedMemory shared_memory, const ConnectOptions& options) {
+  DOWNPOUR_CHECK(!endpoint.addresses.empty(), "connecting to '", endpoint.text, "', which was not looked up");
+  return std::make_unique<TcpConnector>(loop, endpoint, hello, receiver, shared_memory, options);
+}
+
 std::unique_ptr<Connection> connect_tcp(Loop& loop, const Address& address, const Hello& hello, Receiver& receiver,
                                         SharedMemory shared_memory, Exposure exposure, const ConnectOptions& options) {
-  return std::make_unique<TcpConnector>(loop, resolve(address, exposure), hello, receiver, shared_memory,
-                                        address.text(), options);
+  return connect_tcp(loop, look_up(address, exposure), hello, receiver, shared_memory, options);
 }
 
 }  // namespace downpour::transport

@@ -14,6 +14,7 @@
 #include "csrc/base/error.h"
 #include "csrc/base/log.h"
 #include "csrc/base/random.h"
+#include "csrc/base/system_call.h"
 #include "csrc/transport/admission.h"
 #include "csrc/transport/lingering.h"
 #include "csrc/transport/local_socket.h"
@@ -297,7 +298,7 @@ std::optional<Arrival> TcpListener::open_shm(Who who, const Admission& admission
     DOWNPOUR_CHECK_AS(CommError, bells.acceptor && bells.connector, "eventfd failed: ", system_reason(errno));
     end->segment = Segment::create(sizes);
   } catch (const CommError& error) {
-    return refuse(who, Medium::kSharedMemory, error.what());
+    return refuse(who, Medium::kSharedMemory, concat(kLaterPrefix, error.what()));
   }
   const int descriptors[] = {end->segment->fd(), bells.connector.get(), bells.acceptor.get()};
   send_descriptors(who->socket.get(), handshake_frame(FrameType::kWelcome, encode(admission.welcome)), descriptors);
@@ -350,7 +351,7 @@ void TcpListener::complain(const std::string& line) {
 
 std::unique_ptr<Listener> listen_tcp(Loop& loop, Fd socket, Acceptor& acceptor, SharedMemory shared_memory,
                                      Exposure exposure, const ListenOptions& options) {
-  resolve(local_address(socket.get()), exposure);  // for its check of the exposure
+  check_exposure(local_socket_address(socket.get()), exposure);
   return std::make_unique<TcpListener>(loop, std::move(socket), acceptor, shared_memory, options);
 }
 

@@ -9,8 +9,8 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
-#include <system_error>
 
+#include "csrc/base/system_call.h"
 #include "csrc/transport/handshake.h"
 
 namespace downpour::transport {
@@ -39,52 +39,34 @@ Fd open_listening(const SocketAddress& where) {
 
 }  // namespace
 
-std::string system_reason(int error) { return std::generic_category().message(error); }
-
-bool SocketAddress::is_loopback() const {
-  if (storage.ss_family == AF_INET) {
-    const auto& in = reinterpret_cast<const sockaddr_in&>(storage);
-    return ntohl(in.sin_addr.s_addr) >> 24 == 127;
-  }
-  const in6_addr& in6 = reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr;
-  return IN6_IS_ADDR_LOOPBACK(&in6) || (IN6_IS_ADDR_V4MAPPED(&in6) && in6.s6_addr[12] == 127);
+void check_exposure(const SocketAddress& address, Exposure exposure) {
+  DOWNPOUR_CHECK_AS(
+      AuthError, exposure == Exposure::kInsecure || address.is_loopback(), address.address().text(),
+      " is not a loopback address, and connections off this machine have no key yet: anyone who reaches the port "
+      "could read and change the parameters; use 127.0.0.1, or say --insecure on a network you trust");
 }
 
-Address SocketAddress::address() const {
-  char host[INET6_ADDRSTRLEN] = {};
-  if (storage.ss_family == AF_INET) {
-    const auto& in = reinterpret_cast<const sockaddr_in&>(storage);
-    ::inet_ntop(AF_INET, &in.sin_addr, host, sizeof(host));
-    return {host, ntohs(in.sin_port)};
-  }
-  const auto& in = reinterpret_cast<const sockaddr_in6&>(storage);
-  ::inet_ntop(AF_INET6, &in.sin6_addr, host, sizeof(host));
-  return {host, ntohs(in.sin6_port)};
-}
-
-std::vector<SocketAddress> resolve(const Address& address, Exposure exposure) {
+Endpoint look_up(const Address& address, Exposure exposure) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
+  DOWNPOUR_CHECK_AS(CommError, error != EAI_AGAIN, "the host of ", address.text(),
+                    " cannot be looked up now: ", ::gai_strerror(error));
   DOWNPOUR_CHECK(error == 0, "the host of ", address.text(), " does not resolve: ", ::gai_strerror(error),
                  "; expected an address such as 127.0.0.1:4000, [::1]:4000 or a known name");
-  std::vector<SocketAddress> result;
+  Endpoint endpoint{address.text(), {}};
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    SocketAddress resolved;
+    SocketAddress& resolved = endpoint.addresses.emplace_back();
     std::memcpy(&resolved.storage, one->ai_addr, one->ai_addrlen);
     resolved.size = one->ai_addrlen;
-    result.push_back(resolved);
   }
   ::freeaddrinfo(found);
-  for (const auto& one : result) {
-    DOWNPOUR_CHECK_AS(
-        AuthError, exposure == Exposure::kInsecure || one.is_loopback(), one.address().text(),
-        " is not a loopback address, and connections off this machine have no key yet: anyone who reaches the port "
-        "could read and change the parameters; use 127.0.0.1, or say --insecure on a network you trust");
+  for (const auto& one : endpoint.addresses) {
+    check_exposure(one, exposure);
   }
-  return result;
+  return endpoint;
 }
 
 void tune(int socket) {
@@ -113,7 +95,7 @@ bool is_connected_to_itself(int socket) {
 
 Fd bind_socket(const Address& address, Exposure exposure) {
   int error = 0;
-  for (const auto& where : resolve(address, exposure)) {
+  for (const auto& where : look_up(address, exposure).addresses) {
     if (Fd socket = open_listening(where)) {
       return socket;
     }
@@ -124,14 +106,16 @@ Fd bind_socket(const Address& address, Exposure exposure) {
       error == EADDRINUSE ? "; another process has the port: choose another one with --port, or 0 for any" : ""));
 }
 
-Address local_address(int socket) {
+SocketAddress local_socket_address(int socket) {
   SocketAddress local;
   local.size = sizeof(local.storage);
   const bool known = ::getsockname(socket, reinterpret_cast<sockaddr*>(&local.storage), &local.size) == 0 &&
                      (local.storage.ss_family == AF_INET || local.storage.ss_family == AF_INET6);
   DOWNPOUR_CHECK(known, "descriptor ", socket, " is no TCP socket");
-  return local.address();
+  return local;
 }
+
+Address local_address(int socket) { return local_socket_address(socket).address(); }
 
 std::optional<HandshakeFrame> HandshakeReader::read(int socket) {
   if (!header_) {

@@ -1,12 +1,8 @@
 #pragma once
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <array>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "csrc/base/fd.h"
 #include "csrc/transport/handshake.h"
@@ -14,17 +10,10 @@
 
 namespace downpour::transport {
 
-// A resolved address, ready for the kernel. A value.
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-  bool is_loopback() const;
-  Address address() const;
-};
-
-// Errors: Error for a name that does not resolve; AuthError for one off loopback unless kInsecure.
-std::vector<SocketAddress> resolve(const Address& address, Exposure exposure);
+// Errors: AuthError for an address off loopback unless kInsecure.
+void check_exposure(const SocketAddress& address, Exposure exposure);
+// Where a TCP socket is bound. Errors: Error for another descriptor.
+SocketAddress local_socket_address(int socket);
 
 // Options that every connection gets: no delay; keepalive, since TCP alone never notices a dead link that is idle.
 void tune(int socket);
@@ -32,8 +21,6 @@ void tune(int socket);
 void give_up_unacknowledged_after(int socket, Duration silence);
 // A connect to a free port of this machine may meet itself there (TCP's simultaneous open).
 bool is_connected_to_itself(int socket);
-
-std::string system_reason(int error);
 
 // One small frame at a time from a non-blocking stream socket, never reading past its end, so that what follows the handshake
 // stays for the connection. At most kLargestHandshakeBytes. Threads: one.

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "csrc/ps/protocol.h"
+#include "csrc/ps/protocol_member.h"
 
 namespace {
 

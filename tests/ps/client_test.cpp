@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <new>
 
 #include "tests/ps/cluster.h"
 #include "tests/ps/ledger.h"
@@ -130,10 +131,10 @@ TEST(Client, PullsWaitForTheInitialValues) {
   early.client.open();
   early.client.begin_pull();
   cluster.deliver_all();
-  EXPECT_FALSE(early.client.pull_ready());
+  EXPECT_EQ(cluster.server().shard().counters().pulled_bytes, 0u);
   late.initialise();
   cluster.deliver_all();
-  EXPECT_TRUE(early.client.pull_ready());
+  EXPECT_EQ(cluster.server().shard().counters().pulled_bytes, 43 * sizeof(float));
   early.finish_pull();
   EXPECT_EQ(early.value(0), 0);
 }
@@ -191,12 +192,11 @@ TEST(Client, StalenessIsTheNumberOfUpdatesInBetween) {
     b.push();
     b.pull();
   }
-  EXPECT_EQ(b.client.settle().max_staleness, 0u);
+  EXPECT_EQ(b.client.settle().mean_staleness, 0);
   a.push();  // of version 0, at version 3
   a.pull();  // version 4
   a.push();  // of version 4, at version 4
   const StepReport report = a.client.settle();
-  EXPECT_EQ(report.max_staleness, 3u);
   EXPECT_DOUBLE_EQ(report.mean_staleness, 1.5);
   EXPECT_EQ(cluster.server().shard().counters().staleness[3], 1u);
 }
@@ -213,10 +213,10 @@ TEST(Client, AKeptBaseVersionIsThatOfTheOldestGradient) {
   a.pull();
   a.client.keep_base_version();  // the older one stays
   a.push();
-  EXPECT_EQ(a.client.settle().max_staleness, 1u);
+  EXPECT_EQ(a.client.settle().mean_staleness, 1);
   a.pull();
   a.push();
-  EXPECT_EQ(a.client.settle().max_staleness, 0u);
+  EXPECT_EQ(a.client.settle().mean_staleness, 0);
 }
 
 TEST(Client, TooStalePushesAreDroppedAndCounted) {
@@ -421,6 +421,66 @@ TEST(Client, AFencedLifeIsRefusedAndGoesOnUnderANewIncarnation) {
   EXPECT_EQ(worker.client.settle().applied, 2u);
   worker.pull();
   EXPECT_EQ(worker.value(), 2);
+}
+
+// Under shared buffers a plain group carries no gradients: its changes are checked, and in no norm.
+TEST(Client, TheNormLeavesPlainGroupsOutAndTheCheckDoesNot) {
+  const Schema schema{
+      {{"weight", {4}, Dtype::kFloat32, 0}, {"running_mean", {9}, Dtype::kFloat32, 1}}, 2, RuleKind::kSgd, 0};
+  Cluster cluster({.schema = schema});
+  TestWorker worker(cluster, 0);
+  worker.hypers[1].plain = 1;
+  worker.initialise();
+  worker.push(3);
+  worker.client.settle();
+  EXPECT_EQ(cluster.server().shard().counters().last_gradient_norm, 6);
+  worker.client.begin_push(0);
+  const std::vector<float> good(4, 1), bad(9, std::numeric_limits<float>::quiet_NaN());
+  worker.client.add_gradient(0, good.data());
+  worker.client.add_gradient(1, bad.data());
+  worker.client.end_push(worker.hypers);
+  EXPECT_EQ(worker.client.settle().refused, 1u);
+}
+
+TEST(Client, AShortageAtTheServerIsWaitedOut) {
+  Cluster cluster({.schema = ledger_schema()});
+  int short_of_memory = 3;
+  cluster.when_asked = [&] {
+    if (short_of_memory-- > 0) {
+      throw std::bad_alloc();
+    }
+  };
+  TestWorker worker(cluster, 0);
+  worker.initialise();
+  worker.push();
+  worker.pull();
+  EXPECT_EQ(worker.value(), 1);
+  EXPECT_LT(short_of_memory, 0);
+}
+
+TEST(Client, AShortageThatLastsIsATimeoutWithTheReason) {
+  Cluster cluster({.schema = ledger_schema()});
+  cluster.when_asked = [] { throw std::bad_alloc(); };
+  TestWorker worker(cluster, 0);
+  EXPECT_THAT(error_of<TimeoutError>([&] { worker.client.open(); }), HasSubstr("no memory for another connection"));
+}
+
+// Stopped inside a call for longer than the deadline: it has heard nothing yet, and what it hears then is that it was fenced.
+TEST(Client, TimeForWhichItsProcessStoodStillIsNotWaited) {
+  Cluster cluster({.schema = ledger_schema()});
+  TestWorker worker(cluster, 0, 1, {.call_deadline = std::chrono::seconds(60)});
+  worker.initialise();
+  worker.push();
+  cluster.server().fence({0, 2});
+  bool stopped = false;
+  cluster.script = [&](const auto& lanes) {
+    cluster.clock.advance(std::exchange(stopped, true) ? Duration(0) : std::chrono::seconds(90));
+    return lanes.front();
+  };
+  EXPECT_THAT(error_of<FencedError>([&] { worker.client.settle(); }), HasSubstr("incarnation 1 of worker 0 is over"));
+  EXPECT_TRUE(stopped);
+  worker.client.set_incarnation(2);
+  EXPECT_EQ(worker.client.settle().applied, 1u);
 }
 
 TEST(Client, AHigherIncarnationEndsTheLowerOne) {

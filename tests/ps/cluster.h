@@ -61,7 +61,8 @@ class Cluster {
                                                  files != nullptr ? *files : *disks_[at]);
     servers_[at]->restore_from_snapshot();
     restored_[shard] = server(shard).shard().initialised();
-    listeners_[at] = network.listen(address(shard), *servers_[at]);
+    doormen_[shard] = std::make_unique<Doorman>(*this, *servers_[at]);
+    listeners_[at] = network.listen(address(shard), *doormen_[shard]);
   }
   // The process is gone: what it had sent is not delivered any more.
   void crash(int shard = 0) {
@@ -114,6 +115,7 @@ class Cluster {
   // Called before each delivery: may cut, crash, choose. Returns the lane to deliver from.
   using Script = std::function<std::pair<int, int>(const std::vector<std::pair<int, int>>& lanes)>;
   Script script;
+  std::function<void()> when_asked;  // before a shard admits anybody
 
   bool deliver_one() {
     loop.run_once(clock.now());
@@ -141,9 +143,25 @@ class Cluster {
   void note_link(int link, int shard) { shard_of_link_[link] = shard; }
 
  private:
+  struct Doorman final : transport::Acceptor {
+    Doorman(Cluster& its_cluster, ShardServer& its_server) : cluster(its_cluster), server(its_server) {}
+    transport::Admission admit(const transport::Hello& hello, transport::Medium medium) override {
+      if (cluster.when_asked) {
+        cluster.when_asked();
+      }
+      return server.admit(hello, medium);
+    }
+    void on_connection(std::unique_ptr<transport::Connection> connection) override {
+      server.on_connection(std::move(connection));
+    }
+    Cluster& cluster;
+    ShardServer& server;
+  };
+
   ClusterOptions options_;
   std::vector<std::unique_ptr<MemoryFiles>> disks_;
   std::vector<std::unique_ptr<ShardServer>> servers_;
+  std::map<int, std::unique_ptr<Doorman>> doormen_;  // by shard
   std::vector<std::unique_ptr<transport::Listener>> listeners_;
   std::map<int, int> shard_of_link_;
   std::map<int, bool> restored_;  // by shard: this life began with a snapshot

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "csrc/base/checksum.h"
+#include "tests/ps/snapshot_samples.h"
 
 namespace downpour::ps {
 namespace {

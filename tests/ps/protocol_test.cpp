@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "csrc/base/random.h"
+#include "csrc/ps/protocol_member.h"
 
 namespace downpour::ps {
 namespace {

@@ -43,7 +43,7 @@ struct Desk {
     while (sender.add_some(slice, reinterpret_cast<const std::byte*>(gradient.data()))) {
     }
   }
-  void end() { log.newest().ended = true; }
+  void end() { log.end_newest(std::vector<Hyper>(1)); }
   std::vector<Sent> drain(std::size_t most = 1000000) {
     std::vector<Sent> sent;
     while (sent.size() < most) {
@@ -101,22 +101,23 @@ TEST(PushSender, AdjacentSlicesShareAFragmentInEitherDirection) {
 TEST(PushSender, TheHeaderSaysWhatTheCopyFound) {
   Desk desk({3, 40, 5});  // the second one is cut; its elements are 1000, 1001, ...
   desk.begin();
-  EXPECT_TRUE(desk.log.newest().header.check.finite);
+  EXPECT_TRUE(desk.log.newest().checks[0].finite);
   double squares = 0;
   for (int i = 0; i < 40; ++i) {
     squares += (1000.0 + i) * (1000.0 + i);
   }
   desk.add(1);
   desk.add(0);
-  EXPECT_TRUE(desk.log.newest().header.check.finite);
-  EXPECT_EQ(desk.log.newest().header.check.squared_norm, squares + 0 + 1 + 4);
+  EXPECT_TRUE(desk.log.newest().checks[0].finite);
+  EXPECT_EQ(desk.log.newest().checks[0].squared_norm, squares + 0 + 1 + 4);
   const std::vector<float> bad(5, std::numeric_limits<float>::infinity());
   while (desk.sender.add_some(2, reinterpret_cast<const std::byte*>(bad.data()))) {
   }
-  EXPECT_FALSE(desk.log.newest().header.check.finite);
+  EXPECT_FALSE(desk.log.newest().checks[0].finite);
   desk.end();
+  EXPECT_FALSE(desk.log.newest().header.check.finite);
   desk.begin();
-  EXPECT_TRUE(desk.log.newest().header.check.finite);
+  EXPECT_TRUE(desk.log.newest().checks[0].finite);
 }
 
 TEST(PushSender, AnAbsentSliceIsNeverCovered) {

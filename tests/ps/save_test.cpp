@@ -108,6 +108,26 @@ TEST_F(Save, SaysThatTheDiskIsFullAndWaitsNoLonger) {
   cluster.crash();
 }
 
+// A save in the midst of training asks once: later connections ask for no snapshot of what comes after it.
+TEST_F(Save, IsOverOnceThereIsASnapshot) {
+  Cluster cluster({.schema = one_parameter()});
+  TestWorker worker(cluster, 0, 1, patient());
+  worker.initialise();
+  worker.push();
+  ASSERT_TRUE(worker.client.save());
+  worker.push();
+  worker.client.settle();
+  cluster.restart();
+  worker.pull();
+  EXPECT_EQ(worker.value(), 2);
+  cluster.deliver_all();
+  cluster.restart();
+  TestWorker other(cluster, 1);
+  other.initialise();
+  other.pull();
+  EXPECT_EQ(other.value(), 1) << "the replayed push is in no snapshot";
+}
+
 TEST_F(Save, IsNothingWhereNoSnapshotsAreKept) {
   Cluster cluster({.schema = one_parameter(), .snapshots = false});
   TestWorker worker(cluster, 0);

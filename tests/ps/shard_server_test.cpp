@@ -190,7 +190,7 @@ TEST(ShardServer, RefusesWhoDoesNotBelongHereAndSaysWhy) {
   bad.rank = VerdictTable::kMaxWorkers;
   expect_refused(bad, "rank 0 to");
   bad = hello();
-  bad.role = transport::Role::kTool;
+  bad.role = transport::Role::kServer;
   expect_refused(bad, "expected a worker");
   bad = hello();
   Writer body;

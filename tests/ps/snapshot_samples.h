@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "csrc/base/checksum.h"
 #include "csrc/base/random.h"
 #include "csrc/ps/manifest.h"
 #include "csrc/ps/snapshot.h"
@@ -47,6 +48,17 @@ inline Shard::State sample_state(const Schema& schema, const ShardLayout& layout
 }
 
 inline const std::filesystem::path kSampleFolder = "/snapshots";
+
+// The checksums of a whole file, as in Manifest.
+inline std::vector<std::uint64_t> block_checksums(Bytes file, std::uint64_t block_bytes) {
+  std::vector<std::uint64_t> checksums;
+  while (!file.empty()) {
+    const Bytes block = file.first(std::min<std::size_t>(block_bytes, file.size()));
+    checksums.push_back(checksum(block));
+    file = file.subspan(block.size());
+  }
+  return checksums;
+}
 
 // Makes the manifest fit whatever the data file now is, so that a test reaches the checks behind the checksums.
 inline void reseal(MemoryFiles& files, SnapshotId id) {

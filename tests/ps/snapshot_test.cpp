@@ -9,7 +9,7 @@
 #include "csrc/base/log.h"
 #include "csrc/base/safetensors.h"
 #include "csrc/ps/manifest.h"
-#include "csrc/ps/protocol.h"
+#include "csrc/ps/protocol_member.h"
 #include "tests/ps/snapshot_samples.h"
 
 namespace downpour::ps {
@@ -49,10 +49,7 @@ class Snapshot : public testing::Test {
 
 // ---- contents -----------------------------------------------------------------------------------------------------
 
-TEST_F(Snapshot, none_is_no_error) {
-  EXPECT_EQ(read(), std::nullopt);
-  EXPECT_EQ(read_snapshot_schema(files_, kSampleFolder, {}), std::nullopt);
-}
+TEST_F(Snapshot, none_is_no_error) { EXPECT_EQ(read(), std::nullopt); }
 
 TEST_F(Snapshot, round_trip_of_every_rule_and_shard_count) {
   for (const RuleKind rule : {RuleKind::kSgd, RuleKind::kAdagrad, RuleKind::kAdam, RuleKind::kAdamW}) {
@@ -66,7 +63,6 @@ TEST_F(Snapshot, round_trip_of_every_rule_and_shard_count) {
         const auto found = read_snapshot(files_, kSampleFolder, {shard, shard_count}, schema, layout);
         ASSERT_TRUE(found.has_value());
         EXPECT_TRUE(*found == state);
-        EXPECT_EQ(read_snapshot_schema(files_, kSampleFolder, {shard, shard_count}), schema);
       }
     }
   }
@@ -219,7 +215,6 @@ TEST_F(Snapshot, of_another_model_is_refused_naming_the_first_difference) {
   EXPECT_THAT(
       [&] { read_snapshot(files_, kSampleFolder, {}, other, partition(other, 1)[0]); },
       ThrowsMessage<Error>(AllOf(HasSubstr("[3, 8] here"), HasSubstr("[3, 7] there"), HasSubstr("another model"))));
-  EXPECT_EQ(read_snapshot_schema(files_, kSampleFolder, {}), schema_);
 }
 
 TEST_F(Snapshot, of_another_shard_is_refused) {
@@ -240,7 +235,6 @@ TEST_F(Snapshot, of_another_number_of_shards_is_refused_naming_both_and_the_way_
               HasSubstr("--servers 1 as before"), HasSubstr("another --run-folder"), Not(HasSubstr("from a copy"))));
     const auto layout = partition(schema_, 3)[static_cast<std::size_t>(shard)];
     EXPECT_THAT([&] { read_snapshot(files_, kSampleFolder, {shard, 3}, schema_, layout); }, says_all);
-    EXPECT_THAT([&] { read_snapshot_schema(files_, kSampleFolder, {shard, 3}); }, says_all);
   }
 }
 

@@ -183,6 +183,21 @@ TEST_P(ConnectionEndings, SilenceIsLoggedOnceAndThenALoss) {
   ASSERT_TRUE(joined.harness->until([&] { return joined.door.receiver.closed == 1; }));
 }
 
+TEST_P(ConnectionEndings, TimeForWhichThisProcessStoodStillIsNobodysSilence) {
+  Joined joined(GetParam());
+  joined.client->start_heartbeat(milliseconds(100), milliseconds(300), milliseconds(1000));
+  joined.server().start_heartbeat(milliseconds(100), milliseconds(300), milliseconds(1000));
+  joined.harness->pass(milliseconds(500));
+  joined.harness->clock.advance(std::chrono::hours(1));
+  joined.harness->turn_client();  // before it can have heard anything
+  joined.harness->pass(std::chrono::seconds(2));
+  EXPECT_EQ(joined.recorder.closed + joined.door.receiver.closed, 0) << joined.recorder.why << joined.door.receiver.why;
+  if (GetParam() != Kind::kInproc) {
+    joined.harness->pass(milliseconds(1200), [&] { joined.harness->turn_client(); });
+    EXPECT_THAT(joined.recorder.why, StartsWith("PeerLostError: ")) << "what comes after it counts";
+  }
+}
+
 TEST_P(ConnectionEndings, OneEndsBeatsAreEnoughForTheOther) {
   Joined joined(GetParam());
   joined.client->start_heartbeat(milliseconds(100), milliseconds(300), milliseconds(1000));

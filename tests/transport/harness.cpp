@@ -216,7 +216,6 @@ Joined::Joined(Kind kind, const Admission& answer) : harness(make_harness(kind))
 
 Hello hello_of_worker(int rank) {
   Hello hello;
-  hello.build = "test";
   hello.job = 7;
   hello.role = Role::kWorker;
   hello.rank = rank;

@@ -1,5 +1,4 @@
-// How a loop waits, in real time: deadlines, spinning, other threads, signals, its descriptor.
-#include <poll.h>
+// How a loop waits, in real time: deadlines, spinning, other threads, signals.
 #include <sys/epoll.h>
 #include <sys/time.h>
 
@@ -7,9 +6,11 @@
 #include <atomic>
 #include <csignal>
 #include <ctime>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "csrc/base/error.h"
 #include "tests/support/allocations.h"
 #include "tests/transport/loop_fixtures.h"
 
@@ -112,34 +113,40 @@ TEST_F(LoopInTime, ASignalEndsASleep) {
   ::sigaction(SIGALRM, &old, nullptr);
 }
 
-bool is_readable(int fd, int timeout_ms) {
-  pollfd one{fd, POLLIN, 0};
-  return ::poll(&one, 1, timeout_ms) == 1;
+TEST_F(LoopByHand, ACallbackThatRunsItsOwnLoopIsABug) {
+  int later = 0;
+  loop.post([&] { EXPECT_THROW(turn(), InternalError); });
+  loop.post([&] { ++later; });
+  EXPECT_TRUE(turn());
+  EXPECT_EQ(later, 1);
+  EXPECT_FALSE(turn());
 }
 
-TEST_F(LoopInTime, AnOwnerMaySleepOnItsDescriptor) {
-  EXPECT_FALSE(is_readable(loop.fd(), 0));
-  loop.post([] {});
-  EXPECT_TRUE(is_readable(loop.fd(), 0));
-  EXPECT_TRUE(loop.run_once(clock.now()));
-  EXPECT_FALSE(is_readable(loop.fd(), 0));
-
-  bool fired = false;
-  loop.call_at(clock.now() + milliseconds(5), [&] { fired = true; });
-  CountingPoller poller;
-  loop.add(poller);
-  loop.arm_pollers();
-  EXPECT_TRUE(poller.is_armed);
-  EXPECT_TRUE(is_readable(loop.fd(), 60'000));
-  loop.disarm_pollers();
-  EXPECT_FALSE(poller.is_armed);
-  EXPECT_TRUE(until([&] { return fired; }));
-  loop.remove(poller);
-
-  const Doorbell bell;
-  loop.watch(bell.fd.get(), EPOLLIN, [&](std::uint32_t) { bell.silence(); });
-  bell.ring();
-  EXPECT_TRUE(is_readable(loop.fd(), 0));
+// A stop ends as a signal does, and both a socket and a timer may be due by then.
+TEST_F(LoopByHand, AfterASignalSocketsComeBeforeTimers) {
+  static ManualClock* stopped_clock = nullptr;
+  static const Doorbell* bell = nullptr;
+  const Doorbell doorbell;
+  stopped_clock = &clock;
+  bell = &doorbell;
+  std::string order;
+  loop.watch(doorbell.fd.get(), EPOLLIN, [&](std::uint32_t) {
+    doorbell.silence();
+    order += "socket ";
+  });
+  loop.call_at(clock.now() + seconds(100), [&] { order += "timer "; });
+  struct sigaction act {};
+  struct sigaction old {};
+  act.sa_handler = [](int) {
+    bell->ring();
+    stopped_clock->advance(seconds(200));
+  };
+  ASSERT_EQ(::sigaction(SIGALRM, &act, &old), 0);
+  const itimerval soon{{0, 0}, {0, 10'000}};
+  ASSERT_EQ(::setitimer(ITIMER_REAL, &soon, nullptr), 0);
+  EXPECT_TRUE(loop.run_once(clock.now() + seconds(100)));
+  ::sigaction(SIGALRM, &old, nullptr);
+  EXPECT_EQ(order, "socket timer ");
 }
 
 TEST_F(LoopInTime, PingPongsAllocateNothing) {

@@ -16,7 +16,7 @@ namespace downpour::transport {
 class RawPeer {
  public:
   explicit RawPeer(const Address& address) {
-    const SocketAddress where = resolve(address, Exposure::kLoopbackOnly).front();
+    const SocketAddress where = look_up(address, Exposure::kLoopbackOnly).addresses.front();
     socket_ = Fd(::socket(where.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     is_connected_ = ::connect(socket_.get(), where.get(), where.size) == 0;
   }

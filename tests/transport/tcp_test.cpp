@@ -2,6 +2,7 @@
 #include "csrc/transport/tcp.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -358,6 +359,49 @@ TEST(TcpListener, RunsOutOfDescriptorsAndRecovers) {
   fillers.clear();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
   EXPECT_TRUE(place.until([&] { return place.door.connections.size() == 1; }));
+}
+
+// Admitted, but a descriptor for shared memory is not to be had: not for now, which is another matter than not at all.
+TEST(TcpListening, WithoutDescriptorsForSharedMemoryALaterAttemptMayDoBetter) {
+  const CapturedLog log;
+  Place place(SharedMemory::kAuto);
+  Recorder recorder, later;
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  place.door.when_asked = [&limit] {
+    const Fd lowest_free(::dup(0));
+    const rlimit tight{static_cast<rlim_t>(lowest_free.get()), limit.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
+  };
+  const auto client = place.connect(recorder, SharedMemory::kAuto);
+  EXPECT_TRUE(place.until([&] { return recorder.opened + recorder.closed > 0; }));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_THAT(recorder.why, AllOf(StartsWith("ProtocolError: "), HasSubstr(kLaterPrefix), HasSubstr("Too many open")));
+  place.door.when_asked = nullptr;
+  const auto again = place.connect(later, SharedMemory::kAuto);
+  EXPECT_TRUE(place.until([&] { return later.opened == 1; })) << later.why;
+}
+
+// A worker that lost its server keeps the old segment for a replay; the new connection must not see a byte of it.
+TEST(TcpMedium, EveryReconnectionMapsAFreshSegment) {
+  Place place(SharedMemory::kRequire);
+  Recorder first, second;
+  auto client = place.connect(first, SharedMemory::kRequire);
+  ASSERT_TRUE(place.until([&] { return first.opened == 1 && place.door.connections.size() == 1; })) << first.why;
+  const std::shared_ptr<Segment> old = segment_of(*client);
+  client->outgoing()[0] = std::byte{42};
+  EXPECT_EQ(place.door.connections[0]->incoming()[0], std::byte{42});
+  client.reset();
+  ASSERT_TRUE(place.until([&] { return place.door.receiver.closed == 1; }));
+
+  client = place.connect(second, SharedMemory::kRequire);
+  ASSERT_TRUE(place.until([&] { return second.opened == 1 && place.door.connections.size() == 2; })) << second.why;
+  EXPECT_NE(segment_of(*client), old);
+  EXPECT_EQ(client->outgoing()[0], std::byte{0});
+  client->outgoing()[0] = std::byte{7};
+  EXPECT_EQ(place.door.connections[1]->incoming()[0], std::byte{7});
+  EXPECT_EQ(old->window_to_acceptor()[0], std::byte{42}) << "kept for whoever still needs it";
+  EXPECT_EQ(place.door.connections[0]->incoming()[0], std::byte{42});
 }
 
 }  // namespace
