@@ -2,7 +2,8 @@
 //
 // Ours is what a job runs: a ShardThread in a process of its own with its snapshots on, and a Client here. Each gradient comes
 // from an ordinary warm array, is kept for a replay, checked for NaN and Inf, and is acknowledged as applied. 4 MB pushes,
-// depth 8 (eight pushes, then all acknowledged), pieces of 512 KiB.
+// depth 8 (eight pushes, then all acknowledged). The limits move pieces of 512 KiB, and so does ours over TCP; over shared memory
+// it sends one message a push.
 #include <sys/epoll.h>
 #include <sys/resource.h>
 
