@@ -147,7 +147,8 @@ void ShardLink::pump_pushes() {
   }
 }
 
-// Elsewhere than in shared memory the server's staging buffers are few: each is free again when its push is acknowledged.
+// Elsewhere than in shared memory pushes run ahead of their acknowledgements by the server's slots, but one of these does for all:
+// it decides a push before it reads on, and finds its bytes in its caches.
 bool ShardLink::may_send(const ReplayRecord& record) const {
   return in_place_ || record.header.sequence < answered_ + welcome_.slots;
 }
