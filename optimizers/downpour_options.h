@@ -23,8 +23,7 @@ struct DownpourOptions {
   TORCH_ARG(int64_t, n_push) = 1;   // steps whose gradients are summed into one push
   TORCH_ARG(int64_t, n_fetch) = 1;  // steps between two pulls
   TORCH_ARG(double, local_lr) = 0;  // p -= local_lr * grad at steps without a pull; 0: parameters wait for the pull
-  TORCH_ARG(int64_t,
-            warm_start_steps) = 0;        // worker 0 makes so many alone, then the others begin; not with warm_up_steps
+  TORCH_ARG(int64_t, warm_start_steps) = 0;  // worker 0 makes so many alone first; not with warm_up_steps
   TORCH_ARG(int64_t, warm_up_steps) = 0;  // first steps synchronous: all workers push, then all pull the same version
   TORCH_ARG(std::optional<int64_t>, max_staleness) = std::nullopt;  // updates; older pushes are dropped and counted
   TORCH_ARG(std::optional<int64_t>, max_lead) = std::nullopt;  // steps ahead of the slowest worker (SSP); then it waits
@@ -33,8 +32,8 @@ struct DownpourOptions {
   TORCH_ARG(bool, overlap) = false;      // gradients leave from hooks while backward runs; see DownpourSGD
   TORCH_ARG(bool, prefetch) = false;     // the pull overlaps the next forward: one more step of staleness
   TORCH_ARG(double, max_grad_norm) = 0;  // exact global-norm clipping on the way out (works with overlap); 0: none
-  TORCH_ARG(int64_t, replay_budget_bytes) = int64_t{256}
-                                            << 20;  // pushes kept until a snapshot covers them; at least 4 pushes are
+  // Pushes are kept until a snapshot covers them, at least four of them.
+  TORCH_ARG(int64_t, replay_budget_bytes) = int64_t{256} << 20;
   // ---- trouble
   // No wait for a server or the launcher takes longer; a wait for other workers, or for servers that load their snapshots,
   // goes on as long as these make progress.

@@ -33,8 +33,8 @@ struct ClientOptions {
   std::uint64_t job = 0;
   int rank = 0;
   std::uint32_t incarnation = 0;
-  std::uint64_t replay_budget_bytes = 256
-                                      << 20;  // over all shards: pushes kept until a snapshot covers them, at least 4
+  // Over all shards: pushes are kept until a snapshot covers them, at least four of them.
+  std::uint64_t replay_budget_bytes = 256 << 20;
   std::uint64_t fragment_bytes = 512 * 1024;  // a push over TCP travels in pieces of about this size
   Duration call_deadline = std::chrono::seconds(60);
   Duration spin = std::chrono::microseconds(50);  // of looking at the ring before sleep, while a reply is awaited

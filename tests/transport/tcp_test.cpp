@@ -361,7 +361,7 @@ TEST(TcpListener, RunsOutOfDescriptorsAndRecovers) {
   EXPECT_TRUE(place.until([&] { return place.door.connections.size() == 1; }));
 }
 
-// Admitted, but a descriptor for shared memory is not to be had: not for now, which is another matter than not at all.
+// Admitted, but there is no descriptor left for shared memory: the refusal says that a later attempt may do better.
 TEST(TcpListening, WithoutDescriptorsForSharedMemoryALaterAttemptMayDoBetter) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "UBSan opens a pipe to look at an object's memory";
