@@ -74,6 +74,9 @@ void ShardLink::connect() {
   options.peer = concat("shard ", terms_.shard);
   options.deadline = std::min(kAttemptDeadline, terms_.options.call_deadline);
   options.largest_body_bytes = largest_body_bytes(terms_.schema, terms_.layout);
+  // A slot is written again when its push is decided, which no connection before this one can still bring about, or was not
+  // ended; it and the offer lie in mappings of their own.
+  options.lasting_bulk = true;
   phase_ = Phase::kConnecting;
   try {
     connection_ = connector_.connect(terms_.shard, hello, *this, options);

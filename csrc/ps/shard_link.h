@@ -123,7 +123,7 @@ class ShardLink final : public transport::Receiver {
 
   bool offering_ = false;  // what is offered is not all on its way
   bool has_offer_ = false;
-  AlignedBytes offer_;  // kept until a snapshot covers it: a shard that lost all gets it again
+  transport::Window offer_;  // kept until a snapshot covers it: a shard that lost all gets it again
   std::vector<double> accumulators_;
   std::uint64_t offered_bytes_ = 0;
 

@@ -11,12 +11,12 @@ namespace downpour::ps {
 
 void ShardLink::offer(const std::function<void(const Slice&, std::byte* to)>& copy,
                       std::span<const double> accumulators) {
-  if (initialised_) {
+  if (initialised_ || has_offer_) {
     return;
   }
-  offer_.assign(static_cast<std::size_t>(terms_.layout.buffer_bytes), std::byte{0});
+  offer_ = transport::Window(static_cast<std::uint64_t>(terms_.layout.buffer_bytes));
   for (const Slice& slice : terms_.layout.slices) {
-    copy(slice, offer_.data() + slice.offset_bytes);
+    copy(slice, offer_.bytes().data() + slice.offset_bytes);
   }
   accumulators_.assign(accumulators.begin(), accumulators.end());
   has_offer_ = offering_ = true;
@@ -122,7 +122,7 @@ void ShardLink::pump() {
 
 // Behind the slots: those may hold pushes that a shard which has lost all must get after its values.
 void ShardLink::pump_offer() {
-  const Bytes values(offer_);
+  const Bytes values = offer_.bytes();
   const std::uint64_t place = welcome_.slots * static_cast<std::uint64_t>(terms_.layout.buffer_bytes);
   while (offering_ && !initialised_ && may_take_credit()) {
     const std::uint64_t size = std::min(terms_.options.fragment_bytes, values.size() - offered_bytes_);

@@ -118,6 +118,9 @@ struct ConnectOptions {
   Duration deadline = std::chrono::seconds(10);     // for connecting and the handshake together
   std::uint64_t largest_window_bytes = 1ull << 40;  // a Welcome that asks for more is refused
   std::uint64_t largest_body_bytes = 64 * 1024;
+  // The bulk bytes that are put stay unchanged until the peer has dealt with them, also when the connection ends before that,
+  // or they are unmapped (munmap(2)); keep_bulk() is not called. Then TCP need not copy them.
+  bool lasting_bulk = false;
 };
 struct ListenOptions {
   Duration handshake_deadline = std::chrono::seconds(3);

@@ -18,6 +18,7 @@ struct Terms {
   Receiver* receiver = nullptr;  // outlives the connection
   std::string peer;
   std::uint64_t largest_body_bytes = 0;
+  bool lasting_bulk = false;  // as in ConnectOptions
 
   std::uint64_t incoming_window_bytes() const;
   std::uint64_t outgoing_window_bytes() const;

@@ -6,7 +6,7 @@
 
 namespace downpour::transport {
 
-void SendQueue::push(const FrameHeader& header, Bytes body, Bytes bulk) {
+void SendQueue::push(const FrameHeader& header, Bytes body, Bytes bulk, Leave leave) {
   reclaim();
   const std::size_t at = small_.size();
   small_.resize(at + kFrameHeaderBytes);
@@ -14,11 +14,9 @@ void SendQueue::push(const FrameHeader& header, Bytes body, Bytes bulk) {
   small_.insert(small_.end(), body.begin(), body.end());
   const std::size_t small_bytes = kFrameHeaderBytes + body.size();
   if (!empty() && entries_.back().bulk.empty()) {
-    entries_.back().small_bytes += small_bytes;
-    entries_.back().bulk = bulk;
-    entries_.back().is_kept = false;
+    entries_.back() = {entries_.back().small_bytes + small_bytes, bulk, leave, false};
   } else {
-    entries_.push_back({small_bytes, bulk, false});
+    entries_.push_back({small_bytes, bulk, leave, false});
   }
 }
 
@@ -34,7 +32,7 @@ void SendQueue::reclaim() {
   }
 }
 
-std::size_t SendQueue::gather(std::span<iovec> out) const {
+SendQueue::Gathered SendQueue::gather(std::span<iovec> out) const {
   std::size_t count = 0;
   auto* small = const_cast<std::byte*>(small_.data()) + small_begin_;  // writev takes it without const and only reads
   for (std::size_t i = first_; i < entries_.size() && count + 2 <= out.size(); ++i) {
@@ -42,12 +40,26 @@ std::size_t SendQueue::gather(std::span<iovec> out) const {
     if (entry.small_bytes > 0) {
       out[count++] = {small, entry.small_bytes};
     }
+    if (!entry.bulk.empty() && entry.leave == Leave::kByPage) {
+      return {count, true};
+    }
     if (!entry.bulk.empty()) {
       out[count++] = {const_cast<std::byte*>(entry.bulk.data()), entry.bulk.size()};
     }
     small += entry.small_bytes;
   }
-  return count;
+  return {count, false};
+}
+
+Bytes SendQueue::pages() const {
+  const bool come_first = !empty() && entries_[first_].small_bytes == 0 && entries_[first_].leave == Leave::kByPage;
+  return come_first ? entries_[first_].bulk : Bytes{};
+}
+
+void SendQueue::copy_pages() {
+  for (std::size_t i = first_; i < entries_.size(); ++i) {
+    entries_[i].leave = Leave::kCopied;
+  }
 }
 
 void SendQueue::consume(std::size_t sent_bytes) {

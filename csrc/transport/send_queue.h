@@ -10,13 +10,22 @@
 
 namespace downpour::transport {
 
+// How bulk bytes leave: copied by a call that gathers parts, or page by page (PagePipe).
+enum class Leave { kCopied, kByPage };
+
 // Frames on their way into a stream: headers and bodies copied into one buffer, bulk bytes only pointed at. Keeps its memory,
 // so that a steady stream allocates nothing. Pure. Threads: one.
 class SendQueue {
  public:
-  void push(const FrameHeader& header, Bytes body, Bytes bulk);
-  // The first unsent bytes in order, for writev; returns how many of `out` are filled. Valid until the next push or consume.
-  std::size_t gather(std::span<iovec> out) const;
+  void push(const FrameHeader& header, Bytes body, Bytes bulk, Leave leave);
+  // The first unsent bytes in order, up to those that leave by page, for writev. Valid until the next push or consume.
+  struct Gathered {
+    std::size_t parts = 0;  // of `out`
+    bool pages_follow = false;
+  };
+  Gathered gather(std::span<iovec> out) const;
+  Bytes pages() const;  // those that come first now and leave by page
+  void copy_pages();    // none leaves by page any more
   void consume(std::size_t sent_bytes);
   void keep_bulk();  // what it points at may change now
   bool empty() const { return first_ == entries_.size(); }
@@ -26,7 +35,8 @@ class SendQueue {
   struct Entry {
     std::size_t small_bytes = 0;  // of small_, in order
     Bytes bulk;                   // after them
-    bool is_kept = false;         // bulk lies in kept_
+    Leave leave = Leave::kCopied;
+    bool is_kept = false;  // bulk lies in kept_
   };
   void reclaim();
 

@@ -19,6 +19,8 @@ namespace {
 // What one turn takes at most, so that a fast peer does not keep the loop from the others.
 constexpr std::size_t kBytesPerTurn = 8 * 1024 * 1024;
 constexpr std::size_t kPartsPerCall = 64;
+// From here on a few more calls cost less than a copy.
+constexpr std::size_t kByPageBytes = 64 * 1024;
 
 }  // namespace
 
@@ -38,8 +40,14 @@ void TcpConnection::start_heartbeat(Duration interval, Duration warn_after, Dura
 
 void TcpConnection::transmit(const FrameHeader& header, Bytes body, Bytes bulk) {
   if (send_error_ == 0) {
-    queue_.push(header, body, bulk);
+    const bool by_page = terms().lasting_bulk && page_pipe_.is_usable() && bulk.size() >= kByPageBytes;
+    queue_.push(header, body, bulk, by_page ? Leave::kByPage : Leave::kCopied);
   }
+}
+
+void TcpConnection::keep_bulk() {
+  DOWNPOUR_CHECK(!terms().lasting_bulk, "what lasts until ", peer(), " has dealt with it need not be kept");
+  queue_.keep_bulk();
 }
 
 void TcpConnection::flush() {
@@ -50,13 +58,27 @@ void TcpConnection::flush() {
   }
 }
 
-void TcpConnection::send_queued() {
+// As send(2).
+ssize_t TcpConnection::send_some() {
+  if (const Bytes pages = queue_.pages(); !pages.empty()) {
+    const ssize_t sent = page_pipe_.send(socket_.get(), pages);
+    if (sent >= 0 || errno != ENOSYS) {
+      return sent;
+    }
+    queue_.copy_pages();
+  }
   std::array<iovec, kPartsPerCall> parts;
+  const SendQueue::Gathered gathered = queue_.gather(parts);
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = gathered.parts;
+  const int more = gathered.pages_follow ? MSG_MORE : 0;
+  return ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT | more);
+}
+
+void TcpConnection::send_queued() {
   for (std::size_t taken = 0; !queue_.empty() && taken < kBytesPerTurn;) {
-    msghdr message{};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = queue_.gather(parts);
-    const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = send_some();
     if (sent < 0 && errno == EINTR) {
       continue;
     }

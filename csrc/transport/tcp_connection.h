@@ -3,13 +3,14 @@
 #include "csrc/base/fd.h"
 #include "csrc/transport/frame_reader.h"
 #include "csrc/transport/framed_connection.h"
+#include "csrc/transport/page_pipe.h"
 #include "csrc/transport/send_queue.h"
 #include "csrc/transport/window.h"
 
 namespace downpour::transport {
 
-// A connection over a TCP socket whose handshake is done: bulk bytes go from the sender's memory to the kernel and from the
-// kernel to the receiver's window.
+// A connection over a TCP socket whose handshake is done: bulk bytes go from the sender's memory to the kernel, or stay there
+// until they are read (ConnectOptions::lasting_bulk), and from the kernel to the receiver's window.
 class TcpConnection final : public FramedConnection {
  public:
   // `window`: of terms.incoming_window_bytes().
@@ -19,7 +20,7 @@ class TcpConnection final : public FramedConnection {
   Medium medium() const override { return Medium::kTcp; }
   MutableBytes outgoing() override { return {}; }
   MutableBytes incoming() override { return window_.bytes(); }
-  void keep_bulk() override { queue_.keep_bulk(); }
+  void keep_bulk() override;
   bool idle() const override { return queue_.empty(); }
   void start_heartbeat(Duration interval, Duration warn_after, Duration silence) override;
 
@@ -33,6 +34,7 @@ class TcpConnection final : public FramedConnection {
   bool dispatch_frames();  // false when closed or destroyed
   bool dispatch_next();
   void send_queued();
+  ssize_t send_some();
   void want_room(bool wanted);
   void lose(int error);
 
@@ -41,6 +43,7 @@ class TcpConnection final : public FramedConnection {
   Window window_;
   FrameReader reader_;
   SendQueue queue_;
+  PagePipe page_pipe_;
   bool wants_room_ = false;      // EPOLLOUT is watched
   bool is_dispatching_ = false;  // answers gather and leave in one call
   int send_error_ = 0;

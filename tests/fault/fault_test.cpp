@@ -31,7 +31,8 @@ struct Victim {
 
 class Faults : public ::testing::Test {
  protected:
-  static constexpr std::int64_t kSlots = 4000;  // of the ledger, a worker
+  static constexpr std::int64_t kSlots =
+      8000;  // of the ledger, a worker: over TCP a push to one of two shards leaves by page
 
   std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
 

@@ -208,9 +208,14 @@ TEST(SendQueue, GivesBackTheStreamWhateverIsTakenAtOnce) {
     const std::vector<std::byte> expected = stream.bytes();
     SendQueue queue;
     std::vector<std::byte> sent;
+    const Leave leave = seed % 3 == 0 ? Leave::kByPage : Leave::kCopied;
     const auto take = [&] {
       std::array<iovec, 6> parts;
-      const std::size_t count = queue.gather(parts);
+      std::size_t count = queue.gather(parts).parts;
+      if (const Bytes pages = queue.pages(); !pages.empty()) {
+        EXPECT_EQ(count, 0u);
+        parts[count++] = {const_cast<std::byte*>(pages.data()), pages.size()};
+      }
       std::size_t left = seed % 2 == 0 ? 1 + stream.random.below(60'000) : 1 + stream.random.below(200);
       std::size_t taken = 0;
       for (std::size_t part = 0; part < count && left > 0; ++part) {
@@ -223,11 +228,16 @@ TEST(SendQueue, GivesBackTheStreamWhateverIsTakenAtOnce) {
       queue.consume(taken);
     };
     for (std::size_t i = 0; i < stream.headers.size(); ++i) {
-      queue.push(stream.headers[i], stream.bodies[i], stream.bulks[i]);
+      queue.push(stream.headers[i], stream.bodies[i], stream.bulks[i], leave);
       if (stream.random.below(2) == 0 && !queue.empty()) {
         take();
       }
-      if (stream.random.below(3) == 0) {
+      if (leave == Leave::kByPage) {
+        if (stream.random.below(50) == 0) {
+          queue.copy_pages();
+          EXPECT_TRUE(queue.pages().empty());
+        }
+      } else if (stream.random.below(3) == 0) {
         queue.keep_bulk();
         std::ranges::fill(stream.bulks[i], std::byte{0});  // the queue must not look any more
       }
@@ -248,14 +258,14 @@ TEST(SendQueue, NeverEmptyAndStillAllocatesNothing) {
   const std::array<std::byte, 100> bulk{};
   std::array<iovec, 4> parts;
   const auto step = [&] {
-    queue.push(kHeader, body, bulk);
-    queue.push(kHeader, body, {});
+    queue.push(kHeader, body, bulk, Leave::kCopied);
+    queue.push(kHeader, body, {}, Leave::kCopied);
     queue.keep_bulk();
     queue.gather(parts);
     queue.consume(2 * (kFrameHeaderBytes + body.size()) + bulk.size());
   };
   for (int i = 0; i < 5; ++i) {
-    queue.push(kHeader, body, bulk);
+    queue.push(kHeader, body, bulk, Leave::kCopied);
   }
   for (int i = 0; i < 1000; ++i) {
     step();

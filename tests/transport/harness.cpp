@@ -203,13 +203,13 @@ std::unique_ptr<Harness> make_harness(Kind kind) {
   return std::make_unique<SocketHarness>(kind);
 }
 
-Joined::Joined(Kind kind, const Admission& answer) : harness(make_harness(kind)) {
+Joined::Joined(Kind kind, const Admission& answer, const ConnectOptions& options) : harness(make_harness(kind)) {
   if (answer.accepted) {
     door.answer = answer;
     door.answer.receiver = &door.receiver;
   }
   listener = harness->listen(door);
-  client = harness->connect(hello_of_worker(1), recorder);
+  client = harness->connect(hello_of_worker(1), recorder, options);
   EXPECT_TRUE(harness->until([this] { return recorder.opened + recorder.closed > 0; })) << "the handshake hangs";
   EXPECT_EQ(recorder.opened, 1) << recorder.why;
 }

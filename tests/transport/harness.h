@@ -92,7 +92,8 @@ std::unique_ptr<Harness> make_harness(Kind kind);
 class Joined {
  public:
   explicit Joined(Kind kind) : Joined(kind, Admission{}) {}
-  Joined(Kind kind, const Admission& answer);  // with a receiver of its own when `answer` is not accepted
+  // With a receiver of its own when `answer` is not accepted.
+  Joined(Kind kind, const Admission& answer, const ConnectOptions& options = {});
 
   Connection& server() { return *door.connections.at(0); }
 

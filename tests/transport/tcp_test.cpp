@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "csrc/transport/shm.h"
+#include "csrc/transport/window.h"
 #include "tests/transport/connection_suite.h"
 #include "tests/transport/raw_peer.h"
 
@@ -405,6 +406,65 @@ TEST(TcpMedium, EveryReconnectionMapsAFreshSegment) {
   EXPECT_EQ(place.door.connections[1]->incoming()[0], std::byte{7});
   EXPECT_EQ(old->window_to_acceptor()[0], std::byte{42}) << "kept for whoever still needs it";
   EXPECT_EQ(place.door.connections[0]->incoming()[0], std::byte{42});
+}
+
+// Pages that nobody writes to any more need not be copied: the peer gets them, also when they are not mapped here by then.
+TEST(TcpLastingBulk, ArrivesWholeWhateverTheSocketTakesAtOnce) {
+  constexpr std::size_t kSizes[] = {64, 64 * 1024, 1024 * 1024, 65'537};
+  for (const bool lasting : {false, true}) {
+    Joined joined(Kind::kTcpIpv4, {}, {.lasting_bulk = lasting});
+    std::vector<std::vector<std::byte>> bulks;
+    std::size_t received = 0;
+    joined.door.receiver.when_message = [&](Connection& connection, const Message& message) {
+      EXPECT_TRUE(std::ranges::equal(message.bulk, bulks.at(received))) << received;
+      ++received;
+      connection.grant(1);
+    };
+    for (std::size_t i = 0; i < 20; ++i) {
+      bulks.push_back(pattern(kSizes[i % 4], i));
+    }
+    for (std::size_t i = 0; i < bulks.size(); ++i) {
+      ASSERT_TRUE(joined.harness->until([&] { return joined.client->credits() > 0; }));
+      joined.client->put(kNote, pattern(10, i), bulks[i], 0, Credit::kTake);
+    }
+    EXPECT_TRUE(joined.harness->until([&] { return received == bulks.size(); })) << received;
+  }
+}
+
+TEST(TcpLastingBulk, MayBeUnmappedOnceTheSocketHasIt) {
+  Joined joined(Kind::kTcpIpv4, {}, {.lasting_bulk = true});
+  const std::vector<std::byte> expected = pattern(64 * 1024, 1);
+  auto memory = std::make_unique<Window>(expected.size());
+  std::ranges::copy(expected, memory->bytes().begin());
+  joined.client->put(kNote, {}, memory->bytes(), 0, Credit::kTake);
+  while (!joined.client->idle()) {
+    joined.harness->turn_client();
+  }
+  memory.reset();
+  ASSERT_TRUE(joined.harness->until([&] { return joined.door.receiver.messages == 1; }));
+  EXPECT_TRUE(std::ranges::equal(joined.server().incoming().first(expected.size()), expected));
+}
+
+TEST(TcpLastingBulk, IsCopiedWhereThereIsNoPipe) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "UBSan opens a pipe to look at an object's memory";
+#endif
+  Joined joined(Kind::kTcpIpv4, {}, {.lasting_bulk = true});
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{0, limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const std::vector<std::byte> bulk = pattern(1024 * 1024, 1);
+  joined.client->put(kNote, {}, bulk, 0, Credit::kTake);
+  joined.client->put(kNote, {}, bulk, 0, Credit::kTake);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  ASSERT_TRUE(joined.harness->until([&] { return joined.door.receiver.messages == 2; }));
+  EXPECT_TRUE(std::ranges::equal(joined.server().incoming().first(bulk.size()), bulk));
+}
+
+TEST(TcpLastingBulk, IsNotKept) {
+  Joined joined(Kind::kTcpIpv4, {}, {.lasting_bulk = true});
+  EXPECT_THROW(joined.client->keep_bulk(), Error);
 }
 
 }  // namespace
