@@ -26,7 +26,7 @@ ps::NetworkOptions network_options(const Environment& environment, const ps::Mem
   options.shard_count = joined.shards;
   options.check = [&member] { member.check(); };
   options.shared_memory = shared_memory;
-  options.exposure = environment.insecure ? transport::Exposure::kInsecure : transport::Exposure::kLoopbackOnly;
+  options.exposure = transport::exposure_of(environment);
   return options;
 }
 

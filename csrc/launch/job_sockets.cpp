@@ -11,7 +11,7 @@ class Binder {
   explicit Binder(const RunOptions& options)
       : host_(options.address),
         port_(options.port),
-        exposure_(options.insecure ? transport::Exposure::kInsecure : transport::Exposure::kLoopbackOnly) {}
+        exposure_(transport::exposure_of(options)) {}
 
   Fd next() {
     const int port = port_ == 0 ? 0 : port_++;

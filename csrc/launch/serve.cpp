@@ -30,10 +30,6 @@ using transport::Exposure;
 
 constexpr Duration kLastWords = std::chrono::seconds(2);
 
-Exposure exposure(const ServeOptions& options) {
-  return options.insecure ? Exposure::kInsecure : Exposure::kLoopbackOnly;
-}
-
 bool names_no_machine(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
 
 // Others are told this address as it stands.
@@ -106,7 +102,7 @@ class HostedCoordinator {
                     std::vector<std::string> endpoints, std::uint64_t job)
       : coordinator_(loop_, job, membership(options), std::move(endpoints), observer_),
         listener_(transport::listen_tcp(loop_, std::move(socket), coordinator_, transport::SharedMemory::kNever,
-                                        exposure(options))) {
+                                        transport::exposure_of(options))) {
     loop_.watch(signals.fd(), EPOLLIN, [this, &signals](std::uint32_t) {
       loop_.unwatch(signals.fd());
       coordinator_.abort(
@@ -173,7 +169,7 @@ int serve_first(const ServeOptions& options, Fd socket, const StopSignals& signa
                given ? "name each server's machine" : "also pass --endpoints HOST:PORT");
   }
   const std::string wanted = options.coordinator.empty() ? coordinator_default(options.address) : options.coordinator;
-  Fd coordinator_socket = bind_for("--coordinator", wanted, exposure(options));
+  Fd coordinator_socket = bind_for("--coordinator", wanted, transport::exposure_of(options));
   transport::Address coordinator = transport::local_address(coordinator_socket.get());
   if (names_no_machine(coordinator.host)) {
     coordinator.host = transport::parse_address(endpoints.front()).host;
@@ -214,7 +210,7 @@ std::string serve_instructions(const ServeOptions& options, const std::string& c
 
 int serve(const ServeOptions& options) {
   try {
-    Fd socket = bind_for("--address", options.address, exposure(options));
+    Fd socket = bind_for("--address", options.address, transport::exposure_of(options));
     if (options.insecure) {
       log_warning(kInsecureText);
     }

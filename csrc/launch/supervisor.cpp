@@ -64,7 +64,7 @@ void Supervisor::open_coordinator() {
   DOWNPOUR_CHECK(socket, "cannot listen for the job's members: ", std::strerror(errno));
   listener_ = transport::listen_tcp(
       loop_, std::move(socket), *coordinator_, transport::SharedMemory::kNever,
-      job_.options.insecure ? transport::Exposure::kInsecure : transport::Exposure::kLoopbackOnly);
+      transport::exposure_of(job_.options));
 }
 
 void Supervisor::watch_signals() {

@@ -54,7 +54,7 @@ template <>
 struct Fields<ServerStatus> {
   static constexpr std::string_view kName = "server status";
   static auto of(auto& m) {
-    return std::tie(m.server, m.counters, m.version, m.snapshots, m.snapshot_error, m.shards, m.last);
+    return std::tie(m.server, m.counters, m.snapshots, m.snapshot_error, m.shards, m.last);
   }
 };
 template <>

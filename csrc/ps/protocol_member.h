@@ -58,7 +58,6 @@ struct ServerReady {
 struct ServerStatus {  // a server's beat
   std::int32_t server = 0;
   ShardCounters counters;       // summed over its shards
-  std::uint64_t version = 0;    // sum over its shards
   std::uint64_t snapshots = 0;  // written in this life
   std::string snapshot_error;   // empty: the last one was written
   std::uint32_t shards = 0;     // made so far: before that there is nothing to count

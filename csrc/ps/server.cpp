@@ -22,7 +22,6 @@ constexpr Duration kLastWords = std::chrono::seconds(2);
 // Adds up what a server says of its shards.
 void add(const ShardStatus& shard, ServerStatus& sum) {
   sum.counters += shard.counters;
-  sum.version += shard.version;
   sum.snapshots += shard.snapshots;
   if (!shard.snapshot_error.empty()) {
     sum.snapshot_error = shard.snapshot_error;

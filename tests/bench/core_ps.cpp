@@ -359,7 +359,7 @@ StepCosts step_costs(Snapshots snapshots) {
     }
     ours->settle();
   };
-  steps(2 * kSteps);
+  steps(5 * kSteps);  // until the rings, too, have come round
   ours.server_usage();
   StepCosts costs;
   for (int i = 0; i < kBatches; ++i) {

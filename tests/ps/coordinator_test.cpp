@@ -202,13 +202,13 @@ TEST_F(CoordinatorTest, BeatsReachTheObserver) {
   worker(1).send(MessageType::kBeat, Progress{.step = 9});
   ServerStatus status;
   status.server = 5;  // what it says of itself does not count
-  status.version = 3;
+  status.snapshots = 3;
   server().send(MessageType::kServerStatus, status);
   network.deliver_all();
   EXPECT_THAT(observer.steps, ElementsAre(std::pair(1, std::int64_t{9})));
   ASSERT_THAT(observer.statuses, SizeIs(1));
   EXPECT_EQ(observer.statuses[0].server, 0);
-  EXPECT_EQ(observer.statuses[0].version, 3u);
+  EXPECT_EQ(observer.statuses[0].snapshots, 3u);
 }
 
 TEST_F(CoordinatorTest, AServersLastWordsAreAnsweredWithAGoodbye) {
@@ -217,13 +217,13 @@ TEST_F(CoordinatorTest, AServersLastWordsAreAnsweredWithAGoodbye) {
   network.deliver_all();
   EXPECT_FALSE(shards.closed);
   ServerStatus last;
-  last.version = 8;
+  last.snapshots = 8;
   last.last = 1;
   shards.send(MessageType::kServerStatus, last);
   network.deliver_all();
   EXPECT_TRUE(shards.closed);
   EXPECT_THAT(shards.reason, IsEmpty());
-  EXPECT_EQ(observer.statuses.back().version, 8u);
+  EXPECT_EQ(observer.statuses.back().snapshots, 8u);
   EXPECT_FALSE(coordinator.membership().live(server_target(0)));
   EXPECT_THAT(observer.notes, IsEmpty());
 }

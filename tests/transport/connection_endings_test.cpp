@@ -1,4 +1,9 @@
 // How a connection ends: goodbye, loss, silence, from inside callbacks.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tests/support/allocations.h"
 #include "tests/transport/connection_suite.h"
 
 namespace downpour::transport {
@@ -56,6 +61,49 @@ TEST_P(ConnectionEndings, UnreadMessagesOfThePeerDoNotSpoilAGoodbye) {
   ASSERT_TRUE(joined.harness->until([&] { return joined.recorder.closed == 1; }));
   EXPECT_EQ(joined.recorder.messages, 1u);
   EXPECT_EQ(joined.recorder.why, "goodbye");
+}
+
+struct Footprint {  // of this process
+  std::ptrdiff_t descriptors = 0;
+  std::uint64_t mapped_pages = 0;
+};
+
+Footprint footprint() {
+  Footprint found;
+  found.descriptors = std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  std::ifstream("/proc/self/statm") >> found.mapped_pages;
+  return found;
+}
+
+// A worker that comes back for days costs no more than one that stays.
+TEST_P(ConnectionEndings, ManyReconnectionsLeaveNothingBehind) {
+  const auto harness = make_harness(GetParam());
+  Door door;
+  door.receiver.keeps = false;
+  const auto listener = harness->listen(door);
+  const std::vector<std::byte> bulk = pattern(1024 * 1024, 1);
+  const auto come_and_go = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      Recorder recorder;
+      auto client = harness->connect(hello_of_worker(1), recorder, {.lasting_bulk = true});
+      const std::uint64_t before = door.receiver.messages;
+      ASSERT_TRUE(harness->until([&] { return recorder.opened == 1; })) << recorder.why;
+      client->put(kNote, {}, bulk, 0, Credit::kTake);
+      ASSERT_TRUE(harness->until([&] { return door.receiver.messages > before; }));
+      const int closed = door.receiver.closed;
+      (i % 2 == 0 ? client : door.connections.back()).reset();
+      ASSERT_TRUE(harness->until([&] { return recorder.closed > 0 || door.receiver.closed > closed; }));
+      door.connections.clear();
+    }
+  };
+  come_and_go(20);
+  const Footprint first = footprint();
+  come_and_go(200);
+  const Footprint last = footprint();
+  EXPECT_EQ(last.descriptors, first.descriptors);
+  if (kCountsAllocations) {  // else a sanitizer keeps what is freed
+    EXPECT_LE(last.mapped_pages, first.mapped_pages + 512) << "one window of each connection would be 51,200 pages";
+  }
 }
 
 TEST_P(ConnectionEndings, BothMaySayGoodbyeAtOnce) {
