@@ -57,10 +57,11 @@ function(downpour_locate_libtorch folder origin)
     endif()
     set(how "the project's target `torch`")
   else()
-    find_file(config TorchConfig.cmake PATHS ${Torch_DIR} ${CMAKE_PREFIX_PATH} ENV CMAKE_PREFIX_PATH
+    unset(downpour_torch_config)  # one that the project has set would be taken for found
+    find_file(downpour_torch_config TorchConfig.cmake PATHS ${Torch_DIR} ${CMAKE_PREFIX_PATH} ENV CMAKE_PREFIX_PATH
               PATH_SUFFIXES Torch share/cmake/Torch NO_CACHE NO_DEFAULT_PATH)
-    if(config)
-      set(found "${config}/../../../..")
+    if(downpour_torch_config)
+      set(found "${downpour_torch_config}/../../../..")
       set(how "CMAKE_PREFIX_PATH")
     elseif(COMMAND downpour_fetch_libtorch)
       if(DOWNPOUR_CUDA STREQUAL "ON")

@@ -67,6 +67,9 @@ function(downpour_target target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE ${DOWNPOUR_WARNINGS} ${DOWNPOUR_FLAGS})
   target_link_options(${target} PRIVATE ${DOWNPOUR_LINK_FLAGS})
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    target_compile_options(${target} PRIVATE -O3)  # a project that names no build type still wants fast servers
+  endif()
   # One flag for libraries and programs alike, so that they can share a precompiled header.
   target_compile_options(${target} PRIVATE -fPIC)
   set_target_properties(${target} PROPERTIES

@@ -10,7 +10,7 @@ namespace downpour {
 
 // What happens to floating-point buffers (BatchNorm's running statistics); integer buffers are always local.
 enum class BufferPolicy {
-  kLocal,  // each worker keeps its own; worker 0's are saved. Said once in the log when a module has such buffers
+  kLocal,  // each worker keeps its own, and begins anew when it is restarted. Said once in the log when a module has such buffers
   kShared,  // they live on the servers: every push adds this worker's change / world size, every pull adopts the sum. The
   // change is part of the push: where that is dropped (too old, not finite) it is lost too, and not sent again
 };
@@ -31,7 +31,7 @@ struct DownpourOptions {
   // ---- speed
   TORCH_ARG(bool, overlap) = false;      // gradients leave from hooks while backward runs; see DownpourSGD
   TORCH_ARG(bool, prefetch) = false;     // the pull overlaps the next forward: one more step of staleness
-  TORCH_ARG(double, max_grad_norm) = 0;  // exact global-norm clipping on the way out (works with overlap); 0: none
+  TORCH_ARG(double, max_grad_norm) = 0;  // exact global-norm clipping of each push (works with overlap); 0: none
   // Pushes are kept until a snapshot covers them, at least four of them.
   TORCH_ARG(int64_t, replay_budget_bytes) = int64_t{256} << 20;
   // ---- trouble

@@ -86,6 +86,10 @@ void DownpourSGD::State::step() {
 DownpourSGD::DownpourSGD(torch::nn::Module& module, Rule rule, DownpourOptions options)
     : DownpourSGD(Training::of(module), std::move(rule), std::move(options)) {}
 
+DownpourSGD::DownpourSGD(torch::nn::Module& module, std::vector<torch::optim::OptimizerParamGroup> groups, Rule rule,
+                         DownpourOptions options)
+    : DownpourSGD(Training::of(module, std::move(groups)), std::move(rule), std::move(options)) {}
+
 DownpourSGD::DownpourSGD(std::vector<torch::Tensor> parameters, Rule rule, DownpourOptions options)
     : DownpourSGD(Training::of(std::move(parameters)), std::move(rule), std::move(options)) {}
 

@@ -29,7 +29,18 @@ std::string place(std::size_t group, std::size_t parameter) {
   return "group " + std::to_string(group) + ", parameter " + std::to_string(parameter);
 }
 
-std::vector<model::Trainable::Named> named_parameters(const std::vector<Group>& groups) {
+using Names = std::unordered_map<const void*, std::string>;  // by TensorImpl
+
+Names names_of(const torch::nn::Module& module) {
+  Names names;
+  for (const auto& item : module.named_parameters()) {
+    names.emplace(item.value().unsafeGetTensorImpl(), item.key());
+  }
+  return names;
+}
+
+// Those that have no name are called after their place.
+std::vector<model::Trainable::Named> named_parameters(const std::vector<Group>& groups, const Names& names) {
   std::vector<model::Trainable::Named> named;
   std::unordered_map<const void*, std::size_t> group_of;
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -37,7 +48,8 @@ std::vector<model::Trainable::Named> named_parameters(const std::vector<Group>& 
       const torch::Tensor& tensor = groups[g].params()[i];
       const auto [known, added] = group_of.emplace(tensor.unsafeGetTensorImpl(), g);
       TORCH_CHECK(added || known->second == g, "parameter '", place(g, i), "': is in group ", known->second, " too");
-      named.emplace_back(place(g, i), tensor);
+      const auto name = names.find(tensor.unsafeGetTensorImpl());
+      named.emplace_back(name == names.end() ? place(g, i) : name->second, tensor);
     }
   }
   return named;
@@ -71,14 +83,24 @@ void check_options(const DownpourOptions& options) {
 }  // namespace
 
 Training Training::of(const torch::nn::Module& module) {
-  Training training{model::Trainable::of(module), {}, module.weak_from_this(), {}, {}};
-  training.groups.emplace_back(tensors_of(training.trainable));
+  std::vector<Group> groups;
+  groups.emplace_back(tensors_of(model::Trainable::of(module)));
+  return of(module, std::move(groups));
+}
+
+Training Training::of(const torch::nn::Module& module, std::vector<Group> groups) {
+  Training training{model::Trainable(named_parameters(groups, names_of(module))), {}, module.weak_from_this(), {}, {}};
+  training.groups = std::move(groups);
   for (const auto& item : module.named_parameters()) {
     if (!item.value().requires_grad()) {
       training.frozen.emplace_back(item.key(), item.value());
+    } else {
+      TORCH_CHECK(training.trainable.find(item.value()), "parameter '", item.key(),
+                  "': requires grad and is in no parameter group; put it into one, or freeze it");
     }
   }
   training.buffers = model::Trainable::float_buffers(module);
+  training.knows_module = true;
   return training;
 }
 
@@ -89,7 +111,7 @@ Training Training::of(std::vector<torch::Tensor> parameters) {
 }
 
 Training Training::of(std::vector<Group> groups) {
-  Training training{model::Trainable(named_parameters(groups)), {}, {}, {}, {}};
+  Training training{model::Trainable(named_parameters(groups, {})), {}, {}, {}, {}};
   training.groups = std::move(groups);
   return training;
 }
@@ -103,6 +125,9 @@ Replica::Replica(Training training, const TorchRule& rule, DownpourOptions optio
       rule_(rule_kind(rule)),
       accumulator_(initial_accumulator(rule)) {
   check_options(options_);
+  TORCH_CHECK(
+      options_.buffers() == BufferPolicy::kLocal || training_.knows_module,
+      "buffers(BufferPolicy::kShared): expected a constructor that is given the module, whose buffers they are");
   list_groups();
   for (const ps::Hyper& hyper : hypers_) {
     extra_buffers_ = keeps_extra_buffer(rule_, hyper) ? 1 : extra_buffers_;

@@ -25,8 +25,11 @@ struct Training {
   std::weak_ptr<const torch::nn::Module> module;  // expired: none, or one that no shared_ptr owns
   std::vector<model::Trainable::Named> frozen;    // its parameters that do not require grad
   std::vector<model::Trainable::Named> buffers;   // its floating-point buffers
+  bool knows_module = false;
 
   static Training of(const torch::nn::Module& module);
+  // Errors: c10::Error for a parameter of the module that requires grad and is in no group, or in two, naming it.
+  static Training of(const torch::nn::Module& module, std::vector<torch::optim::OptimizerParamGroup> groups);
   static Training of(std::vector<torch::Tensor> parameters);
   // Errors: c10::Error for a parameter in two groups, naming it.
   static Training of(std::vector<torch::optim::OptimizerParamGroup> groups);

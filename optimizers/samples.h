@@ -19,7 +19,9 @@ struct SamplesOptions {
 
 // The samples of a data set dealt out to the workers, epoch by epoch: every sample is used exactly once an epoch, whichever
 // worker gets it and also when workers die. A lease is the samples of one push (n_push batches); a dead worker's leases go to
-// others, and each shard applies them only where they are missing. A restarted program goes on where the job is.
+// others, and a part of the model that has seen one ignores it the second time. A push that is dropped, too old or not finite,
+// is counted and its samples are not dealt again. A restarted program goes on where the job is.
+// To accumulate, split one batch, or use n_push.
 // Threads: the training loop's. Blocks: next() at most the optimizer's call_deadline, or while other workers make progress on
 // the last leases.
 class Samples {
@@ -36,7 +38,7 @@ class Samples {
   // nullopt when all epochs are done. Each batch must be followed by its step() before the next one is asked for.
   std::optional<Batch> next();
 
-  int64_t epoch() const;
+  int64_t epoch() const;  // of the batch given last; 0 before the first
 
  private:
   struct State;

@@ -9,9 +9,7 @@ namespace {
 class Binder {
  public:
   explicit Binder(const RunOptions& options)
-      : host_(options.address),
-        port_(options.port),
-        exposure_(transport::exposure_of(options)) {}
+      : host_(options.address), port_(options.port), exposure_(transport::exposure_of(options)) {}
 
   Fd next() {
     const int port = port_ == 0 ? 0 : port_++;

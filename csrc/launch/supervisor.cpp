@@ -62,9 +62,8 @@ void Supervisor::open_coordinator() {
                                         job_.plan.endpoints.servers, static_cast<ps::CoordinatorObserver&>(*this));
   Fd socket(::fcntl(job_.sockets.coordinator.get(), F_DUPFD_CLOEXEC, 3));
   DOWNPOUR_CHECK(socket, "cannot listen for the job's members: ", std::strerror(errno));
-  listener_ = transport::listen_tcp(
-      loop_, std::move(socket), *coordinator_, transport::SharedMemory::kNever,
-      transport::exposure_of(job_.options));
+  listener_ = transport::listen_tcp(loop_, std::move(socket), *coordinator_, transport::SharedMemory::kNever,
+                                    transport::exposure_of(job_.options));
 }
 
 void Supervisor::watch_signals() {

@@ -63,7 +63,7 @@ class Client {
 
   void open();  // connects to all shards
 
-  // Offers initial values; only the first offer of a job counts. `values(parameter)`: its contiguous memory.
+  // Offers initial values; only the first offer of a job counts, and of a client. `values(parameter)`: its contiguous memory.
   void initialise(const std::function<const void*(std::uint32_t parameter)>& values,
                   std::span<const double> accumulators);
 

@@ -53,9 +53,7 @@ struct Fields<ShardCounters> {
 template <>
 struct Fields<ServerStatus> {
   static constexpr std::string_view kName = "server status";
-  static auto of(auto& m) {
-    return std::tie(m.server, m.counters, m.snapshots, m.snapshot_error, m.shards, m.last);
-  }
+  static auto of(auto& m) { return std::tie(m.server, m.counters, m.snapshots, m.snapshot_error, m.shards, m.last); }
 };
 template <>
 struct Fields<JobCounters> {

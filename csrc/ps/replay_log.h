@@ -19,7 +19,7 @@ struct ReplayRecord {
   std::vector<GradientCheck> checks;  // by group, of what has been added
   std::optional<Verdict> verdict;     // nullopt: the shard has not decided
   bool ended = false;                 // its header is complete
-  bool in_flight = false;             // sent in part at least, not answered: its bytes must stay
+  bool in_flight = false;             // sent in part at least, and may be read yet: its bytes must stay
 };
 
 // A worker's pushes to one shard from the oldest that a crash of the server may still need to the newest: contiguous sequences,
@@ -48,7 +48,7 @@ class ReplayLog {
   void end_newest(std::span<const Hyper> groups);
   void abandon_newest();
   void release_below(std::uint64_t sequence);  // those that are decided and not in flight, the oldest first
-  void connection_lost();                      // nothing is in flight any more
+  void connection_lost();                      // and nobody reads from it any more: nothing is in flight
   // Forgets all that ended and gives the one that has not, and those to come, sequences from `sequence` on.
   void renumber(std::uint64_t sequence);
 

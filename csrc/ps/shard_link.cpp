@@ -74,8 +74,8 @@ void ShardLink::connect() {
   options.peer = concat("shard ", terms_.shard);
   options.deadline = std::min(kAttemptDeadline, terms_.options.call_deadline);
   options.largest_body_bytes = largest_body_bytes(terms_.schema, terms_.layout);
-  // A slot is written again when its push is decided, which no connection before this one can still bring about, or was not
-  // ended; it and the offer lie in mappings of their own.
+  // A slot is not written again while its push is in flight, on a connection before this one too, unless it was not ended;
+  // slots and the offer lie in mappings of their own.
   options.lasting_bulk = true;
   phase_ = Phase::kConnecting;
   try {
@@ -123,7 +123,6 @@ void ShardLink::fail(std::exception_ptr why) {
   trouble_ = what(why);
   phase_ = Phase::kDown;
   initialised_ = false;
-  log_.connection_lost();
   pull_sent_ = complete_ = save_sent_ = false;
   arrived_ = adopted_ = offered_bytes_ = 0;
   connection_.reset();
@@ -195,6 +194,7 @@ void ShardLink::on_message(transport::Connection& connection, const transport::M
 void ShardLink::on_state(const ShardState& state) {
   DOWNPOUR_CHECK_AS(ProtocolError, phase_ == Phase::kGreeted, "the state of the shard comes twice");
   phase_ = Phase::kReady;
+  log_.connection_lost();  // now the shard reads no connection before this one any more: slots may be written again
   known_ = state.next_sequence;
   durable_below_ = 0;
   if (state.initialised != 0) {

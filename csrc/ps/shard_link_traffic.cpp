@@ -12,7 +12,7 @@ namespace downpour::ps {
 void ShardLink::offer(const std::function<void(const Slice&, std::byte* to)>& copy,
                       std::span<const double> accumulators) {
   if (initialised_ || has_offer_) {
-    return;
+    return;  // an earlier one may be on its way, and its bytes must stay
   }
   offer_ = transport::Window(static_cast<std::uint64_t>(terms_.layout.buffer_bytes));
   for (const Slice& slice : terms_.layout.slices) {
@@ -59,7 +59,7 @@ void ShardLink::abandon() {
   const bool was_seen = log_.newest().in_flight;
   log_.abandon_newest();
   sender_.abandon();
-  if (was_seen) {
+  if (was_seen && is_ready()) {
     send_resume(sequence);
   }
 }

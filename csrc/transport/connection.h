@@ -67,7 +67,7 @@ class Connection {
   // the peer is lost, and until on_closed says so, what is sent is dropped.
   virtual void send(std::uint16_t type, Bytes body) = 0;
   // The same with bulk bytes for [window_offset, +bulk.size()) of the peer's window. `bulk` must stay unchanged until the
-  // layer above hears that the peer has dealt with it, or until keep_bulk(). Where bulk already lies at outgoing() +
+  // layer above hears that the peer has dealt with it, or until keep_bulk(); see also lasting_bulk. Where bulk already lies at outgoing() +
   // window_offset nothing is moved. Errors: Error outside the window, or Credit::kTake without a credit left; nothing has been sent.
   virtual void put(std::uint16_t type, Bytes body, Bytes bulk, std::uint64_t window_offset, Credit credit) = 0;
 
@@ -118,8 +118,8 @@ struct ConnectOptions {
   Duration deadline = std::chrono::seconds(10);     // for connecting and the handshake together
   std::uint64_t largest_window_bytes = 1ull << 40;  // a Welcome that asks for more is refused
   std::uint64_t largest_body_bytes = 64 * 1024;
-  // The bulk bytes that are put stay unchanged until the peer has dealt with them, also when the connection ends before that,
-  // or they are unmapped (munmap(2)); keep_bulk() is not called. Then TCP need not copy them.
+  // The bulk bytes that are put stay unchanged until the peer has dealt with them or will not use them, also when the
+  // connection ends before that, or they are unmapped (munmap(2)); keep_bulk() is an error. Then TCP need not copy them.
   bool lasting_bulk = false;
 };
 struct ListenOptions {

@@ -12,11 +12,12 @@
 namespace downpour::transport {
 namespace {
 
-// An ordinary user may have so many in all pipes together (64 MB by default) that a hundred connections get theirs.
-constexpr int kPipeBytes = 512 * 1024;
+// All pipes of an ordinary user together may hold 64 MB by default: 256 connections get theirs.
+constexpr int kPipeBytes = 256 * 1024;
 
-// splice(2) has no MSG_NOSIGNAL: a socket whose peer is gone sends this thread SIGPIPE, which would end a program that does not
-// ignore it. Held back while this lives, and taken away if it came and was not there before.
+// splice(2) has no MSG_NOSIGNAL: a socket whose peer is gone sends this thread SIGPIPE, which would end a program that does
+// not ignore it, also where the call has taken some bytes before. Held back while this lives, and taken away if it came and
+// was not there before.
 class NoSigpipe {
  public:
   NoSigpipe() {
@@ -29,7 +30,7 @@ class NoSigpipe {
   }
   ~NoSigpipe() {
     const int error = errno;
-    if (error == EPIPE && !was_pending_) {
+    if (!was_pending_) {
       const timespec at_once{};
       uninterrupted([&] { return ::sigtimedwait(&sigpipe_, nullptr, &at_once); });
     }
@@ -54,8 +55,8 @@ bool PagePipe::open() {
   }
   out_ = Fd(ends[0]);
   in_ = Fd(ends[1]);
-  return ::fcntl(in_.get(), F_SETPIPE_SZ, kPipeBytes) >=
-         kPipeBytes;  // a few pages at a time would cost more than a copy
+  // A few pages at a time would cost more than a copy.
+  return ::fcntl(in_.get(), F_SETPIPE_SZ, kPipeBytes) >= kPipeBytes;
 }
 
 bool PagePipe::fill(Bytes bytes) {
@@ -79,7 +80,8 @@ ssize_t PagePipe::send(int socket, Bytes bytes) {
     return give_up();
   }
   const NoSigpipe quiet;
-  const ssize_t sent = ::splice(out_.get(), nullptr, socket, nullptr, piped_bytes_, SPLICE_F_NONBLOCK);
+  const unsigned more = piped_bytes_ < bytes.size() ? SPLICE_F_MORE : 0;
+  const ssize_t sent = ::splice(out_.get(), nullptr, socket, nullptr, piped_bytes_, SPLICE_F_NONBLOCK | more);
   if (sent < 0 && (errno == ENOSYS || errno == EPERM || errno == EINVAL)) {
     return give_up();
   }

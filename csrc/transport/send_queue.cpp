@@ -6,7 +6,7 @@
 
 namespace downpour::transport {
 
-void SendQueue::push(const FrameHeader& header, Bytes body, Bytes bulk, Leave leave) {
+void SendQueue::push(const FrameHeader& header, Bytes body, Bytes bulk, Way way) {
   reclaim();
   const std::size_t at = small_.size();
   small_.resize(at + kFrameHeaderBytes);
@@ -14,9 +14,9 @@ void SendQueue::push(const FrameHeader& header, Bytes body, Bytes bulk, Leave le
   small_.insert(small_.end(), body.begin(), body.end());
   const std::size_t small_bytes = kFrameHeaderBytes + body.size();
   if (!empty() && entries_.back().bulk.empty()) {
-    entries_.back() = {entries_.back().small_bytes + small_bytes, bulk, leave, false};
+    entries_.back() = {entries_.back().small_bytes + small_bytes, bulk, way, false};
   } else {
-    entries_.push_back({small_bytes, bulk, leave, false});
+    entries_.push_back({small_bytes, bulk, way, false});
   }
 }
 
@@ -40,7 +40,7 @@ SendQueue::Gathered SendQueue::gather(std::span<iovec> out) const {
     if (entry.small_bytes > 0) {
       out[count++] = {small, entry.small_bytes};
     }
-    if (!entry.bulk.empty() && entry.leave == Leave::kByPage) {
+    if (!entry.bulk.empty() && entry.way == Way::kByPage) {
       return {count, true};
     }
     if (!entry.bulk.empty()) {
@@ -51,14 +51,14 @@ SendQueue::Gathered SendQueue::gather(std::span<iovec> out) const {
   return {count, false};
 }
 
-Bytes SendQueue::pages() const {
-  const bool come_first = !empty() && entries_[first_].small_bytes == 0 && entries_[first_].leave == Leave::kByPage;
+Bytes SendQueue::next_pages() const {
+  const bool come_first = !empty() && entries_[first_].small_bytes == 0 && entries_[first_].way == Way::kByPage;
   return come_first ? entries_[first_].bulk : Bytes{};
 }
 
-void SendQueue::copy_pages() {
+void SendQueue::forget_pages() {
   for (std::size_t i = first_; i < entries_.size(); ++i) {
-    entries_[i].leave = Leave::kCopied;
+    entries_[i].way = Way::kCopied;
   }
 }
 

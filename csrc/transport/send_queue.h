@@ -10,22 +10,22 @@
 
 namespace downpour::transport {
 
-// How bulk bytes leave: copied by a call that gathers parts, or page by page (PagePipe).
-enum class Leave { kCopied, kByPage };
+// How bulk bytes go: copied by a call that gathers parts, or page by page (PagePipe).
+enum class Way { kCopied, kByPage };
 
 // Frames on their way into a stream: headers and bodies copied into one buffer, bulk bytes only pointed at. Keeps its memory,
 // so that a steady stream allocates nothing. Pure. Threads: one.
 class SendQueue {
  public:
-  void push(const FrameHeader& header, Bytes body, Bytes bulk, Leave leave);
+  void push(const FrameHeader& header, Bytes body, Bytes bulk, Way way);
   // The first unsent bytes in order, up to those that leave by page, for writev. Valid until the next push or consume.
   struct Gathered {
     std::size_t parts = 0;  // of `out`
     bool pages_follow = false;
   };
   Gathered gather(std::span<iovec> out) const;
-  Bytes pages() const;  // those that come first now and leave by page
-  void copy_pages();    // none leaves by page any more
+  Bytes next_pages() const;  // those that come first now and leave by page
+  void forget_pages();       // none leaves by page any more
   void consume(std::size_t sent_bytes);
   void keep_bulk();  // what it points at may change now
   bool empty() const { return first_ == entries_.size(); }
@@ -35,7 +35,7 @@ class SendQueue {
   struct Entry {
     std::size_t small_bytes = 0;  // of small_, in order
     Bytes bulk;                   // after them
-    Leave leave = Leave::kCopied;
+    Way way = Way::kCopied;
     bool is_kept = false;  // bulk lies in kept_
   };
   void reclaim();

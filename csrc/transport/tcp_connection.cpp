@@ -41,7 +41,7 @@ void TcpConnection::start_heartbeat(Duration interval, Duration warn_after, Dura
 void TcpConnection::transmit(const FrameHeader& header, Bytes body, Bytes bulk) {
   if (send_error_ == 0) {
     const bool by_page = terms().lasting_bulk && page_pipe_.is_usable() && bulk.size() >= kByPageBytes;
-    queue_.push(header, body, bulk, by_page ? Leave::kByPage : Leave::kCopied);
+    queue_.push(header, body, bulk, by_page ? Way::kByPage : Way::kCopied);
   }
 }
 
@@ -58,14 +58,14 @@ void TcpConnection::flush() {
   }
 }
 
-// As send(2).
+// What comes first: pages by the pipe, else all up to the next pages. Returns as send(2).
 ssize_t TcpConnection::send_some() {
-  if (const Bytes pages = queue_.pages(); !pages.empty()) {
+  if (const Bytes pages = queue_.next_pages(); !pages.empty()) {
     const ssize_t sent = page_pipe_.send(socket_.get(), pages);
     if (sent >= 0 || errno != ENOSYS) {
       return sent;
     }
-    queue_.copy_pages();
+    queue_.forget_pages();
   }
   std::array<iovec, kPartsPerCall> parts;
   const SendQueue::Gathered gathered = queue_.gather(parts);

@@ -184,8 +184,8 @@ std::optional<TcpConnector::Opened> TcpConnector::open_tcp(const HandshakeFrame&
   Welcome welcome = welcome_of(frame.header, frame.body);
   DOWNPOUR_CHECK_AS(CommError, shared_memory_ != SharedMemory::kRequire,
                     "shared memory is required, but the listener does not offer it");
-  Terms terms{Side::kConnector,      hello(), welcome, &front(), peer() + " (tcp)", options().largest_body_bytes,
-              options().lasting_bulk};
+  Terms terms{Side::kConnector, hello(), welcome, &front(), peer() + " (tcp)", options().largest_body_bytes};
+  terms.lasting_bulk = options().lasting_bulk;
   Window window(terms.incoming_window_bytes());
   loop_.unwatch(socket_.get());
   auto medium = std::make_unique<TcpConnection>(loop_, std::move(socket_), std::move(window), std::move(terms));

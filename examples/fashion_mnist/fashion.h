@@ -43,11 +43,13 @@ TORCH_MODULE(Net);
 // The part of the test images that the network names rightly.
 inline double accuracy(Net& net, const Images& test) {
   torch::NoGradGuard no_grad;
+  net->eval();  // no matter to this network; to one with BatchNorm or Dropout it is
   int64_t right = 0;
   for (int64_t begin = 0; begin < test.x.size(0); begin += 500) {
     const auto guess = net(test.x.narrow(0, begin, 500)).argmax(1);
     right += guess.eq(test.y.narrow(0, begin, 500)).sum().item<int64_t>();
   }
+  net->train();
   return static_cast<double>(right) / static_cast<double>(test.x.size(0));
 }
 

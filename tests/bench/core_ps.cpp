@@ -359,7 +359,7 @@ StepCosts step_costs(Snapshots snapshots) {
     }
     ours->settle();
   };
-  steps(5 * kSteps);  // until the rings, too, have come round
+  steps(5 * kSteps);  // until the messages have come round their rings: a page of these that is new would be a fault
   ours.server_usage();
   StepCosts costs;
   for (int i = 0; i < kBatches; ++i) {

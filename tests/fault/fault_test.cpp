@@ -20,7 +20,9 @@
 namespace downpour::launch {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 using Json = nlohmann::json;
 
@@ -31,8 +33,8 @@ struct Victim {
 
 class Faults : public ::testing::Test {
  protected:
-  static constexpr std::int64_t kSlots =
-      8000;  // of the ledger, a worker: over TCP a push to one of two shards leaves by page
+  // Of the ledger, a worker: so many that over TCP a push to one of two shards leaves by page.
+  static constexpr std::int64_t kSlots = 8000;
 
   std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
 
@@ -163,6 +165,7 @@ TEST_P(ServerFaults, NoPushIsLostOrDoubled) {
   open_gates();
   expect_gone_well(*job);
   EXPECT_THAT(job->err(), HasSubstr("medium " + (medium == "auto" ? std::string("shm") : medium)));
+  EXPECT_THAT(job->err(), Not(ContainsRegex("worker [01]: (killed|exit)"))) << "a worker outlives its servers";
   expect_each_push_once();
   EXPECT_EQ(summary()["totals"]["lost"], 0);
   EXPECT_GT(summary()["totals"]["replayed"], 0) << "no blow met a push that no snapshot had";
@@ -267,11 +270,12 @@ INSTANTIATE_TEST_SUITE_P(Tcp, LeaseFaults, ::testing::Combine(::testing::Values(
 
 // What is missing afterwards is what the job says it lost. Only server 0 dies, whose shard begins with the whole first parameter:
 // that one shows each push which its shard lacks, and no other shard lacks any.
-class BeyondTheReplayBudget : public Faults, public ::testing::WithParamInterface<int> {};
+class BeyondTheReplayBudget : public Faults, public ::testing::WithParamInterface<std::tuple<std::string, int>> {};
 
 TEST_P(BeyondTheReplayBudget, TheLossIsTheOneReported) {
-  const auto job = start({"-s", std::to_string(GetParam()), "-w", "2", "--snapshot-interval", "1000"},
-                         {"push_ledger", std::to_string(kSlots), "auto", "1", folder_.path().string()});
+  const auto& [medium, servers] = GetParam();
+  const auto job = start({"-s", std::to_string(servers), "-w", "2", "--snapshot-interval", "1000"},
+                         {"push_ledger", std::to_string(kSlots), medium, "1", folder_.path().string()});
   for (int blow = 0; blow < 3; ++blow) {
     hit(*job, {"server", 0}, SIGKILL);
     job->read_for(std::chrono::milliseconds(100));
@@ -287,12 +291,21 @@ TEST_P(BeyondTheReplayBudget, TheLossIsTheOneReported) {
     elsewhere += row.applied() - count;
   }
   EXPECT_GT(missing, 0);
-  EXPECT_EQ(elsewhere > 0, GetParam() > 1);
+  EXPECT_EQ(elsewhere > 0, servers > 1);
   EXPECT_EQ(summary()["totals"]["lost"], missing);
   EXPECT_THAT(job->err(), HasSubstr("could not be replayed after a restart (per shard)"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Servers, BeyondTheReplayBudget, ::testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(Servers, BeyondTheReplayBudget,
+                         ::testing::Combine(::testing::Values("auto", "tcp"), ::testing::Values(1, 2)), name_of);
+
+// Far more processes than cores: nobody is taken for silent, and nothing is lost.
+TEST(ManyWorkers, ThirtyTwoShareWhatTheMachineHas) {
+  const Finish finish =
+      launch({"run", "-s", "2", "-w", "32", "--max-restarts", "0", "--", test_program("trainer"), "20"});
+  EXPECT_EQ(finish.exit_code, 0) << finish.err;
+  EXPECT_THAT(finish.out, HasSubstr("value 640"));
+}
 
 }  // namespace
 }  // namespace downpour::launch

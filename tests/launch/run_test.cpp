@@ -180,15 +180,6 @@ TEST_F(RunTest, ADebuggerIsFoundWhateverPathTheProgramGets) {
   EXPECT_THAT(finish.out, HasSubstr("GNU gdb"));
 }
 
-// Far more processes than cores: nobody is taken for silent, and nothing is lost.
-TEST_F(RunTest, ThirtyTwoWorkersShareWhatTheMachineHas) {
-  const Finish finish =
-      launch({"run", "-s", "2", "-w", "32", "--max-restarts", "0", "--", test_program("trainer"), "20"});
-  EXPECT_EQ(finish.exit_code, 0) << finish.err;
-  EXPECT_THAT(finish.out, HasSubstr("value 640"));
-  EXPECT_THAT(finish.err, Not(HasSubstr("fenced")));
-}
-
 TEST_F(RunTest, BadInput_MistakesLeaveNothingBehind) {
   const std::string temporary = (folder_.path() / "tmp").string();
   ::mkdir(temporary.c_str(), 0700);

@@ -240,6 +240,48 @@ TEST(Refusals, OptionsOutOfRangeByName) {
               HasSubstr("'group 1, parameter 0': is in group 0 too"));
 }
 
+// ---- groups of a module ---------------------------------------------------------------------------------------------------
+
+std::vector<torch::optim::OptimizerParamGroup> groups_of(const testing::Mlp& net) {
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(net.second->parameters(), std::make_unique<SGDOptions>(0.01));
+  groups.emplace_back(net.first->parameters());
+  return groups;
+}
+
+TEST(GroupsOfAModule, EqualTorch) {
+  const auto ours = testing::make_mlp();
+  const auto theirs = testing::make_mlp();
+  DownpourSGD downpour(*ours, groups_of(*ours), SGDOptions(0.1));
+  torch::optim::SGD torch(groups_of(*theirs), SGDOptions(0.1));
+  testing::train(*ours, downpour, {.steps = 3});
+  testing::train(*theirs, torch, {.steps = 3});
+  for (std::size_t i = 0; i < ours->parameters().size(); ++i) {
+    EXPECT_TRUE(torch::equal(ours->parameters()[i], theirs->parameters()[i])) << i;
+  }
+}
+
+TEST(GroupsOfAModule, AreCalledByItsNamesAndKnowItsBuffers) {
+  torch::manual_seed(1);
+  const auto net = std::make_shared<testing::Mlp>(torch::nn::BatchNorm1d(16));
+  auto groups = groups_of(*net);
+  EXPECT_THAT(message_of([&] { DownpourSGD(*net, groups, SGDOptions(0.1)); }),
+              HasSubstr("'norm.weight': requires grad and is in no parameter group"));
+  groups.emplace_back(net->norm->parameters());
+  DownpourSGD downpour(*net, groups, SGDOptions(0.1), DownpourOptions().buffers(BufferPolicy::kShared));
+  net->to(torch::kDouble);
+  EXPECT_THAT(message_of([&] { downpour.step(); }), HasSubstr("parameter 'second.weight': its dtype was"));
+}
+
+TEST(GroupsOfAModule, AloneHaveNoBuffersToShare) {
+  const auto net = testing::make_mlp();
+  const auto options = DownpourOptions().buffers(BufferPolicy::kShared);
+  EXPECT_THAT(message_of([&] { DownpourSGD(groups_of(*net), SGDOptions(0.1), options); }),
+              HasSubstr("expected a constructor that is given the module"));
+  EXPECT_THAT(message_of([&] { DownpourSGD(net->parameters(), SGDOptions(0.1), options); }),
+              HasSubstr("expected a constructor that is given the module"));
+}
+
 TEST(Refusals, SeveralProcessesOfAnotherLauncher) {
   ::setenv("RANK", "0", 1);
   ::setenv("WORLD_SIZE", "2", 1);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 // The same parameter server over the machine's own TCP and shared memory, server and workers in threads of their own.
@@ -109,6 +110,66 @@ TEST_P(Wire, AServerThatNeverSavedGetsTheOfferAndAllPushesAgain) {
   EXPECT_EQ(worker.client.settle().applied, 60u);
   EXPECT_EQ(worker.values, std::vector<float>(5000, 160));
   EXPECT_EQ(worker.client.counters().lost, 0u);
+}
+
+// A server that the test turns by hand.
+class TurnedServer {
+ public:
+  TurnedServer(const Agreement& agreement, SharedMemory shared_memory, std::filesystem::path folder, Fd socket)
+      : files_(disk_files()),
+        server_(loop_, agreement, 0, 1, kWireJob, {std::move(folder), std::chrono::hours(1), 1e9, 1}, *files_) {
+    server_.restore_from_snapshot();
+    listener_ =
+        transport::listen_tcp(loop_, std::move(socket), server_, shared_memory, transport::Exposure::kLoopbackOnly);
+  }
+  void turn() { loop_.run_once(loop_.now()); }
+
+ private:
+  std::unique_ptr<Files> files_;
+  SteadyClock clock_;
+  transport::Loop loop_{clock_};
+  ShardServer server_;
+  std::unique_ptr<transport::Listener> listener_;
+};
+
+// The worker sends again what the restored server lacks, and loses the connection before any of it was read: those pushes are
+// decided and could give their slots away, but the server may still come to read them there.
+TEST_P(Wire, AReplayOnAnEndedConnectionIsNotWrittenOver) {
+  const Agreement agreement = agreement_of(64 * 1024);
+  const std::filesystem::path folder = fresh_folder();
+  const Fd kept = bind_anywhere();
+  auto first = std::make_unique<ServerThread>(agreement, GetParam(), folder, kept.get());
+  WireWorker worker(agreement, first->address(), GetParam(), 0,
+                    1);  // a budget of one byte: as few slots as there can be
+  const std::size_t elements = worker.values.size();
+  worker.initialise();
+  while (!std::filesystem::exists(folder / "shard-0-of-1.json")) {
+    std::this_thread::yield();  // what comes next is in no snapshot
+  }
+  for (const float value : {1.0f, 2.0f, 4.0f, 8.0f}) {
+    worker.push(std::vector<float>(elements, value));
+  }
+  EXPECT_EQ(worker.client.settle().applied, 4u);
+  first.reset();
+
+  TurnedServer second(agreement, GetParam(), folder, Fd(::dup(kept.get())));
+  for (worker.client.look(); worker.client.counters().replayed == 0; worker.client.look()) {
+    second.turn();
+  }
+  worker.client.set_incarnation(2);
+  std::atomic<bool> ends{false};
+  std::thread turner([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // by then a push that does not wait has been written
+    while (!ends) {
+      second.turn();
+    }
+  });
+  worker.push(std::vector<float>(elements, 16));
+  worker.pull();
+  ends = true;
+  turner.join();
+  EXPECT_EQ(worker.values, std::vector<float>(elements, 31));
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

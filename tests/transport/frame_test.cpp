@@ -208,12 +208,14 @@ TEST(SendQueue, GivesBackTheStreamWhateverIsTakenAtOnce) {
     const std::vector<std::byte> expected = stream.bytes();
     SendQueue queue;
     std::vector<std::byte> sent;
-    const Leave leave = seed % 3 == 0 ? Leave::kByPage : Leave::kCopied;
+    const bool has_pages = seed % 3 == 0;
     const auto take = [&] {
       std::array<iovec, 6> parts;
-      std::size_t count = queue.gather(parts).parts;
-      if (const Bytes pages = queue.pages(); !pages.empty()) {
-        EXPECT_EQ(count, 0u);
+      const SendQueue::Gathered gathered = queue.gather(parts);
+      std::size_t count = gathered.parts;
+      const Bytes pages = queue.next_pages();
+      EXPECT_EQ(!pages.empty(), gathered.pages_follow && count == 0);
+      if (!pages.empty()) {
         parts[count++] = {const_cast<std::byte*>(pages.data()), pages.size()};
       }
       std::size_t left = seed % 2 == 0 ? 1 + stream.random.below(60'000) : 1 + stream.random.below(200);
@@ -228,14 +230,15 @@ TEST(SendQueue, GivesBackTheStreamWhateverIsTakenAtOnce) {
       queue.consume(taken);
     };
     for (std::size_t i = 0; i < stream.headers.size(); ++i) {
-      queue.push(stream.headers[i], stream.bodies[i], stream.bulks[i], leave);
+      queue.push(stream.headers[i], stream.bodies[i], stream.bulks[i],
+                 has_pages && stream.random.below(2) == 0 ? Way::kByPage : Way::kCopied);
       if (stream.random.below(2) == 0 && !queue.empty()) {
         take();
       }
-      if (leave == Leave::kByPage) {
+      if (has_pages) {
         if (stream.random.below(50) == 0) {
-          queue.copy_pages();
-          EXPECT_TRUE(queue.pages().empty());
+          queue.forget_pages();
+          EXPECT_TRUE(queue.next_pages().empty());
         }
       } else if (stream.random.below(3) == 0) {
         queue.keep_bulk();
@@ -258,14 +261,14 @@ TEST(SendQueue, NeverEmptyAndStillAllocatesNothing) {
   const std::array<std::byte, 100> bulk{};
   std::array<iovec, 4> parts;
   const auto step = [&] {
-    queue.push(kHeader, body, bulk, Leave::kCopied);
-    queue.push(kHeader, body, {}, Leave::kCopied);
+    queue.push(kHeader, body, bulk, Way::kCopied);
+    queue.push(kHeader, body, {}, Way::kCopied);
     queue.keep_bulk();
     queue.gather(parts);
     queue.consume(2 * (kFrameHeaderBytes + body.size()) + bulk.size());
   };
   for (int i = 0; i < 5; ++i) {
-    queue.push(kHeader, body, bulk, Leave::kCopied);
+    queue.push(kHeader, body, bulk, Way::kCopied);
   }
   for (int i = 0; i < 1000; ++i) {
     step();

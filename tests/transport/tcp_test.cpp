@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "csrc/transport/shm.h"
-#include "csrc/transport/window.h"
 #include "tests/transport/connection_suite.h"
+#include "tests/transport/page_ends.h"
 #include "tests/transport/raw_peer.h"
 
 namespace downpour::transport {
@@ -408,7 +408,7 @@ TEST(TcpMedium, EveryReconnectionMapsAFreshSegment) {
   EXPECT_EQ(place.door.connections[0]->incoming()[0], std::byte{42});
 }
 
-// Pages that nobody writes to any more need not be copied: the peer gets them, also when they are not mapped here by then.
+// Pages that nobody writes to any more need not be copied.
 TEST(TcpLastingBulk, ArrivesWholeWhateverTheSocketTakesAtOnce) {
   constexpr std::size_t kSizes[] = {64, 64 * 1024, 1024 * 1024, 65'537};
   for (const bool lasting : {false, true}) {
@@ -431,15 +431,34 @@ TEST(TcpLastingBulk, ArrivesWholeWhateverTheSocketTakesAtOnce) {
   }
 }
 
+// The socket has it, and the peer has not read it yet.
+void wait_until_sent(Joined& joined) {
+  for (int turns = 0; !joined.client->idle() && turns < 100'000; ++turns) {
+    joined.harness->turn_client();
+  }
+  ASSERT_TRUE(joined.client->idle());
+}
+
+TEST(TcpLastingBulk, IsReadWhereItLiesAndOthersAreCopied) {
+  for (const bool lasting : {false, true}) {
+    Joined joined(Kind::kTcpIpv4, {}, {.lasting_bulk = lasting});
+    const Window memory(64 * 1024);
+    memory.bytes()[7] = std::byte{1};
+    joined.client->put(kNote, {}, memory.bytes(), 0, Credit::kTake);
+    wait_until_sent(joined);
+    memory.bytes()[7] = std::byte{2};
+    ASSERT_TRUE(joined.harness->until([&] { return joined.door.receiver.messages == 1; }));
+    EXPECT_EQ(joined.server().incoming()[7], std::byte(lasting && pages_can_be_sent() ? 2 : 1));
+  }
+}
+
 TEST(TcpLastingBulk, MayBeUnmappedOnceTheSocketHasIt) {
   Joined joined(Kind::kTcpIpv4, {}, {.lasting_bulk = true});
   const std::vector<std::byte> expected = pattern(64 * 1024, 1);
   auto memory = std::make_unique<Window>(expected.size());
   std::ranges::copy(expected, memory->bytes().begin());
   joined.client->put(kNote, {}, memory->bytes(), 0, Credit::kTake);
-  while (!joined.client->idle()) {
-    joined.harness->turn_client();
-  }
+  wait_until_sent(joined);
   memory.reset();
   ASSERT_TRUE(joined.harness->until([&] { return joined.door.receiver.messages == 1; }));
   EXPECT_TRUE(std::ranges::equal(joined.server().incoming().first(expected.size()), expected));

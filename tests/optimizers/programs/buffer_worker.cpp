@@ -77,7 +77,8 @@ int say(bool right, const Net& net) {
 int share(DownpourOptions options, torch::Device device) {
   const auto net = std::make_shared<Net>();
   net->to(device);
-  DownpourSGD downpour(*net, SGDOptions(0.01), options.buffers(BufferPolicy::kShared));
+  const std::vector<torch::optim::OptimizerParamGroup> groups = {torch::optim::OptimizerParamGroup(net->parameters())};
+  DownpourSGD downpour(*net, groups, SGDOptions(0.01), options.buffers(BufferPolicy::kShared));
   train(*net, downpour);
   return say(has(*net, expected(0, downpour.world_size() - 1)), *net);
 }
