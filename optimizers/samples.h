@@ -20,7 +20,8 @@ struct SamplesOptions {
 // The samples of a data set dealt out to the workers, epoch by epoch: every sample is used exactly once an epoch, whichever
 // worker gets it and also when workers die. A lease is the samples of one push (n_push batches); a dead worker's leases go to
 // others, and a part of the model that has seen one ignores it the second time. A push that is dropped, too old or not finite,
-// is counted and its samples are not dealt again. A restarted program goes on where the job is.
+// is counted and its samples are not dealt again. Under servers a restarted program goes on where the job is, alone it begins
+// anew. Not covered: what only a worker and a server had that die together in the last moments of finish().
 // To accumulate, split one batch, or use n_push.
 // Threads: the training loop's. Blocks: next() at most the optimizer's call_deadline, or while other workers make progress on
 // the last leases.

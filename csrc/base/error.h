@@ -9,7 +9,7 @@
 // does not know LibTorch.
 namespace downpour {
 
-// The caller's mistake, raised before any effect: nothing has changed when it is thrown.
+// The caller's mistake, raised before any effect: nothing has changed when it is thrown. Also: the job was ended, and why.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -46,7 +46,7 @@ class ProtocolError : public CommError {
   using CommError::CommError;
 };
 
-// A connection that may not be made without a key, or with this one.
+// A connection that may not be made without a key: off loopback, and nobody has said `insecure`.
 class AuthError : public CommError {
  public:
   using CommError::CommError;
