@@ -1,5 +1,6 @@
 #include "csrc/transport/inproc_link.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace downpour::transport {
@@ -12,6 +13,7 @@ Parcel& Lane::push() {
   }
   if (first_ > 0 && parcels_.size() == parcels_.capacity()) {
     parcels_.erase(parcels_.begin(), parcels_.begin() + static_cast<std::ptrdiff_t>(first_));
+    kept_ -= std::min(kept_, first_);
     first_ = 0;
   }
   return parcels_.emplace_back(std::move(parcel));
@@ -33,18 +35,16 @@ void Lane::recycle(Parcel parcel) {
 }
 
 void Lane::keep_bulk() {
-  for (std::size_t i = first_; i < parcels_.size(); ++i) {
-    Parcel& parcel = parcels_[i];
-    if (parcel.bulk.data() != parcel.kept_bulk.data()) {
-      parcel.kept_bulk.assign(parcel.bulk.begin(), parcel.bulk.end());
-      parcel.bulk = parcel.kept_bulk;
-    }
+  for (kept_ = std::max(kept_, first_); kept_ < parcels_.size(); ++kept_) {
+    Parcel& parcel = parcels_[kept_];
+    parcel.kept_bulk.assign(parcel.bulk.begin(), parcel.bulk.end());
+    parcel.bulk = parcel.kept_bulk;
   }
 }
 
 void Lane::clear() {
   parcels_.clear();
-  first_ = 0;
+  first_ = kept_ = 0;
 }
 
 void Link::send(std::size_t direction, FrameType type, Bytes body) {

@@ -40,6 +40,7 @@ class Lane {
  private:
   std::vector<Parcel> parcels_;  // waiting from first_ on
   std::size_t first_ = 0;
+  std::size_t kept_ = 0;  // of those in front of it no bulk bytes lie with the sender
   std::vector<Parcel> spare_;
 };
 
