@@ -46,7 +46,7 @@ struct Fields<GradientCheck> {
   static auto of(auto& m) { return std::tie(m.finite, m.squared_norm); }
 };
 template <>
-constexpr std::size_t left_out<PushHeader> = 2;  // the fragment has the sequence, the connection the worker
+constexpr std::size_t kLeftOut<PushHeader> = 2;  // the fragment has the sequence, the connection the worker
 template <>
 struct Fields<PushHeader> {
   static auto of(auto& m) {

@@ -42,9 +42,9 @@ constexpr std::size_t count_of_fields() {
 
 // A field that Fields<T> forgets would silently stay at its default at the other end.
 template <typename T>
-constexpr std::size_t count_of_named = std::tuple_size_v<decltype(Fields<T>::of(std::declval<T&>()))>;
+constexpr std::size_t kNamedFields = std::tuple_size_v<decltype(Fields<T>::of(std::declval<T&>()))>;
 template <typename T>
-constexpr std::size_t left_out = 0;  // on purpose
+constexpr std::size_t kLeftOut = 0;  // on purpose
 
 // ---- writing -------------------------------------------------------------------------------------------------------
 
@@ -83,8 +83,8 @@ template <typename T>
 void put_value(Writer& out, const std::vector<T>& items) {
   put_items(out, items);
 }
-template <typename T, std::size_t size>
-void put_value(Writer& out, const std::array<T, size>& items) {
+template <typename T, std::size_t kSize>
+void put_value(Writer& out, const std::array<T, kSize>& items) {
   for (const T& item : items) {
     put_field(out, item);
   }
@@ -93,7 +93,7 @@ void put_value(Writer& out, const std::array<T, size>& items) {
 template <typename T>
 void put_field(Writer& out, const T& value) {
   if constexpr (Composed<T>) {
-    static_assert(count_of_named<T> + left_out<T> == count_of_fields<T>(), "a field of the message is not sent");
+    static_assert(kNamedFields<T> + kLeftOut<T> == count_of_fields<T>(), "a field of the message is not sent");
     std::apply([&](const auto&... field) { (put_field(out, field), ...); }, Fields<T>::of(value));
   } else if constexpr (std::is_arithmetic_v<T> && !std::same_as<T, bool>) {
     out.put(value);
@@ -167,8 +167,8 @@ template <typename T>
 void get_value(Reader& in, std::vector<T>& items) {
   get_items(in, items);
 }
-template <typename T, std::size_t size>
-void get_value(Reader& in, std::array<T, size>& items) {
+template <typename T, std::size_t kSize>
+void get_value(Reader& in, std::array<T, kSize>& items) {
   for (T& item : items) {
     get_field(in, item);
   }

@@ -116,7 +116,7 @@ void ShardLink::back_off() {
   retry_at_ = connector_.now() + pause;
 }
 
-void ShardLink::fail(std::exception_ptr why) {
+void ShardLink::fail(const std::exception_ptr& why) {
   if (phase_ == Phase::kReady) {
     ++counters_.reconnects;
   }
@@ -137,7 +137,7 @@ void ShardLink::on_closed(transport::Connection& connection, std::exception_ptr 
   } else if (phase_ == Phase::kReady) {
     log_warning("worker ", terms_.options.rank, ": lost shard ", terms_.shard, ": ", what(why));
   }
-  fail(std::move(why));
+  fail(why);
 }
 
 void ShardLink::on_open(transport::Connection& connection, const transport::Welcome& welcome) try {

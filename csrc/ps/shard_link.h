@@ -72,7 +72,7 @@ class ShardLink final : public transport::Receiver {
   enum class Phase { kDown, kConnecting, kGreeted, kReady };
 
   void connect();
-  void fail(std::exception_ptr why);
+  void fail(const std::exception_ptr& why);
   void back_off();
   void settle_in(const ShardWelcome& welcome);
   void resume();
