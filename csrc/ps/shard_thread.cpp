@@ -72,7 +72,6 @@ ShardStatus ShardThread::status() {
 void ShardThread::look_at_shard() {
   const std::lock_guard lock(mutex_);
   status_.counters = server_->shard().counters();
-  status_.version = server_->shard().version().version;
   status_.snapshots = server_->snapshots_written();
   status_.snapshot_error = server_->snapshot_error();
   status_.leases = server_->shard().leases();

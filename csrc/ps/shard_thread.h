@@ -14,7 +14,6 @@ namespace downpour::ps {
 // What a server reports of one of its shards.
 struct ShardStatus {
   ShardCounters counters;
-  std::uint64_t version = 0;
   std::uint64_t snapshots = 0;
   std::string snapshot_error;
   LeaseTable leases;        // decided

@@ -67,8 +67,8 @@ class Connection {
   // the peer is lost, and until on_closed says so, what is sent is dropped.
   virtual void send(std::uint16_t type, Bytes body) = 0;
   // The same with bulk bytes for [window_offset, +bulk.size()) of the peer's window. `bulk` must stay unchanged until the
-  // layer above hears that the peer has dealt with it, or until keep_bulk(); see also lasting_bulk. Where bulk already lies at outgoing() +
-  // window_offset nothing is moved. Errors: Error outside the window, or Credit::kTake without a credit left; nothing has been sent.
+  // layer above hears that the peer has dealt with it, or until keep_bulk() (see lasting_bulk, too). Bulk that lies at
+  // outgoing() + window_offset already is not moved. Errors: Error outside the window, or without a credit to take; nothing is sent.
   virtual void put(std::uint16_t type, Bytes body, Bytes bulk, std::uint64_t window_offset, Credit credit) = 0;
 
   // Copies the bulk bytes that are still to be sent: where they lay may change now. Costs nothing when there are none, or when

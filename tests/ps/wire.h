@@ -87,9 +87,9 @@ class ServerThread {
 class WireWorker {
  public:
   WireWorker(const Agreement& agreement, const std::string& address, SharedMemory shared_memory, int rank,
-             std::uint64_t replay_budget_bytes = 256u << 20)
+             std::uint64_t replay_budget_bytes = 256u << 20, Duration call_deadline = std::chrono::seconds(60))
       : connector_(clock_, {{address}, 1, shared_memory, transport::Exposure::kLoopbackOnly}),
-        client(agreement.schema, 1, connector_, options(rank, replay_budget_bytes)),
+        client(agreement.schema, 1, connector_, options(rank, replay_budget_bytes, call_deadline)),
         values(static_cast<std::size_t>(agreement.schema.parameters[0].numel())) {}
 
   void initialise() { ps::initialise(client, values); }
@@ -97,13 +97,14 @@ class WireWorker {
   void pull() { ps::pull(client, values); }
 
  private:
-  static ClientOptions options(int rank, std::uint64_t replay_budget_bytes) {
+  static ClientOptions options(int rank, std::uint64_t replay_budget_bytes, Duration call_deadline) {
     ClientOptions options;
     options.job = kWireJob;
     options.rank = rank;
     options.incarnation = 1;
     options.replay_budget_bytes = replay_budget_bytes;
     options.fragment_bytes = 64 * 1024;
+    options.call_deadline = call_deadline;
     return options;
   }
   SteadyClock clock_;

@@ -139,8 +139,8 @@ TEST_P(Wire, AReplayOnAnEndedConnectionIsNotWrittenOver) {
   const std::filesystem::path folder = fresh_folder();
   const Fd kept = bind_anywhere();
   auto first = std::make_unique<ServerThread>(agreement, GetParam(), folder, kept.get());
-  WireWorker worker(agreement, first->address(), GetParam(), 0,
-                    1);  // a budget of one byte: as few slots as there can be
+  // A budget of one byte: as few slots as there can be.
+  WireWorker worker(agreement, first->address(), GetParam(), 0, 1, std::chrono::seconds(3));
   const std::size_t elements = worker.values.size();
   worker.initialise();
   while (!std::filesystem::exists(folder / "shard-0-of-1.json")) {
@@ -157,14 +157,15 @@ TEST_P(Wire, AReplayOnAnEndedConnectionIsNotWrittenOver) {
     second.turn();
   }
   worker.client.set_incarnation(2);
+  const std::vector<float> sixteen(elements, 16);
+  EXPECT_THROW(worker.push(sixteen), TimeoutError) << "while the server stands still no slot may be had";
   std::atomic<bool> ends{false};
   std::thread turner([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // by then a push that does not wait has been written
     while (!ends) {
       second.turn();
     }
   });
-  worker.push(std::vector<float>(elements, 16));
+  worker.push(sixteen);
   worker.pull();
   ends = true;
   turner.join();
