@@ -28,6 +28,10 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 endif()
 
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_CXX_FLAGS "-O3 ${CMAKE_CXX_FLAGS}")  # a project that names no build type still wants fast servers; its own -O wins
+endif()
+
 if(DOWNPOUR_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(DOWNPOUR_CCACHE_PROGRAM ccache)
   if(DOWNPOUR_CCACHE_PROGRAM)
@@ -67,9 +71,6 @@ function(downpour_target target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE ${DOWNPOUR_WARNINGS} ${DOWNPOUR_FLAGS})
   target_link_options(${target} PRIVATE ${DOWNPOUR_LINK_FLAGS})
-  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
-    target_compile_options(${target} PRIVATE -O3)  # a project that names no build type still wants fast servers
-  endif()
   # One flag for libraries and programs alike, so that they can share a precompiled header.
   target_compile_options(${target} PRIVATE -fPIC)
   set_target_properties(${target} PROPERTIES

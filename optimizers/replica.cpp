@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 
+#include "csrc/base/clock.h"
 #include "csrc/base/log.h"
 
 namespace downpour::optimizers {
@@ -15,7 +16,6 @@ using Group = torch::optim::OptimizerParamGroup;
 // Walking a module's tree costs more than looking at its known parameters; a new one is found within this many steps.
 constexpr std::int64_t kStepsBetweenWalks = 16;
 constexpr std::int64_t kMostSteps = std::numeric_limits<std::int32_t>::max();
-constexpr auto kLongestDeadline = std::chrono::hours(24 * 365);
 
 std::vector<torch::Tensor> tensors_of(const model::Trainable& trainable) {
   std::vector<torch::Tensor> tensors;
@@ -75,9 +75,10 @@ void check_options(const DownpourOptions& options) {
   TORCH_CHECK(options.max_grad_norm() >= 0, "max_grad_norm: expected at least 0, found ", options.max_grad_norm());
   TORCH_CHECK(options.replay_budget_bytes() >= 0, "replay_budget_bytes: expected at least 0, found ",
               options.replay_budget_bytes());
-  TORCH_CHECK(options.call_deadline().count() > 0 && options.call_deadline() <= kLongestDeadline,
+  TORCH_CHECK(options.call_deadline().count() > 0 && options.call_deadline() <= kNever,
               "call_deadline: expected more than 0 ms and at most a year (",
-              std::chrono::milliseconds(kLongestDeadline).count(), " ms), found ", options.call_deadline().count());
+              std::chrono::duration_cast<std::chrono::milliseconds>(kNever).count(), " ms), found ",
+              options.call_deadline().count());
 }
 
 }  // namespace

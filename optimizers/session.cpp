@@ -10,11 +10,10 @@
 namespace downpour::optimizers {
 namespace {
 
-constexpr Duration kNoDeadline = std::chrono::hours(24 * 365);
 constexpr std::int64_t kMostLeasesAhead = 4;  // hides the coordinator's round trip behind the steps
 
 Duration call_deadline(const Environment& environment, const DownpourOptions& options) {
-  return environment.no_deadlines ? kNoDeadline : Duration(options.call_deadline());
+  return environment.no_deadlines ? kNever : Duration(options.call_deadline());
 }
 
 // Who waits for a server that is lost hears of the job's end, and why, from the coordinator.
@@ -56,7 +55,7 @@ ps::MemberOptions member_options(const Environment& environment, const DownpourO
   result.coordinator = environment.coordinator;
   result.insecure = environment.insecure;
   result.call_deadline = call_deadline(environment, options);
-  result.silence = environment.no_deadlines ? kNoDeadline : environment.silence.value_or(result.silence);
+  result.silence = environment.no_deadlines ? kNever : environment.silence.value_or(result.silence);
   return result;
 }
 

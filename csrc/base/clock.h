@@ -30,6 +30,9 @@ class ManualClock final : public Clock {
   TimePoint now_{};
 };
 
+// A deadline that never comes: a year, which can still be added to a time point and counted in milliseconds.
+inline constexpr Duration kNever = std::chrono::hours(24 * 365);
+
 // A duration in seconds, for messages.
 inline double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 

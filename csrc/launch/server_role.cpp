@@ -22,8 +22,7 @@ int run_server_role(const ServerOptions& options) {
     server.snapshots.folder = snapshot_folder(environment.run_folder);
     server.snapshots.interval = options.snapshot_interval;
     server.insecure = environment.insecure;
-    server.silence = environment.no_deadlines ? Duration(std::chrono::hours(24 * 365))
-                                              : environment.silence.value_or(server.silence);
+    server.silence = environment.no_deadlines ? kNever : environment.silence.value_or(server.silence);
     return ps::run_server(server);
   } catch (const CommError& error) {
     log_error(error.what());

@@ -38,7 +38,7 @@ ps::MembershipOptions membership_options(const RunOptions& options) {
   result.workers = options.workers;
   result.servers = options.servers;
   // A debugger stops its process for as long as its user thinks.
-  result.silence = options.gdb ? Duration(std::chrono::hours(24 * 365)) : options.silence;
+  result.silence = options.gdb ? kNever : options.silence;
   result.warn_after = options.gdb ? result.silence : std::min(result.warn_after, options.silence / 2);
   return result;
 }

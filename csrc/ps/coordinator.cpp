@@ -14,9 +14,6 @@ using transport::Connection;
 using transport::Hello;
 using transport::Role;
 
-// Silence is membership's to judge, not the connection's.
-constexpr Duration kNever = std::chrono::hours(24 * 365);
-
 Target target_of(const Hello& hello) {
   return {hello.role == Role::kServer ? Target::Kind::kServer : Target::Kind::kWorker, hello.rank};
 }
@@ -167,6 +164,7 @@ void Coordinator::State::welcome(std::unique_ptr<Connection> connection) {
     return;
   }
   retire(target, {target.index, membership.incarnation(target.index) + 1});
+  // Silence is membership's to judge, not the connection's.
   connection->start_heartbeat(membership.options().heartbeat, kNever, kNever);
   connections[target] = std::move(connection);
   perform(membership.join(target, pid, loop.now()));

@@ -3,7 +3,7 @@ set(work "${PROJECT_BINARY_DIR}/consumer")
 add_test(NAME consumer.install COMMAND "${CMAKE_COMMAND}" --install "${PROJECT_BINARY_DIR}" --prefix "${work}/prefix")
 set_tests_properties(consumer.install PROPERTIES LABELS consumer FIXTURES_SETUP downpour_installed TIMEOUT 120)
 
-set(cases core core_pkg_config subdirectory)
+set(cases core core_pkg_config subdirectory no_build_type)
 if(DOWNPOUR_WITH_TORCH)
   list(APPEND cases readme torch torch_pkg_config torch_by_prefix find_torch_first find_torch_after torch_config_first
        torch_config_after fetch_content fetch_content_find_torch_first
