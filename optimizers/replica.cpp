@@ -75,9 +75,10 @@ void check_options(const DownpourOptions& options) {
   TORCH_CHECK(options.max_grad_norm() >= 0, "max_grad_norm: expected at least 0, found ", options.max_grad_norm());
   TORCH_CHECK(options.replay_budget_bytes() >= 0, "replay_budget_bytes: expected at least 0, found ",
               options.replay_budget_bytes());
-  TORCH_CHECK(options.call_deadline().count() > 0 && options.call_deadline() <= kNever,
-              "call_deadline: expected more than 0 ms and at most a year (",
-              std::chrono::duration_cast<std::chrono::milliseconds>(kNever).count(), " ms), found ",
+  // In milliseconds: a larger number of them is more than nanoseconds can count.
+  constexpr auto kLongest = std::chrono::duration_cast<std::chrono::milliseconds>(kNever);
+  TORCH_CHECK(options.call_deadline().count() > 0 && options.call_deadline() <= kLongest,
+              "call_deadline: expected more than 0 ms and at most a year (", kLongest.count(), " ms), found ",
               options.call_deadline().count());
 }
 
@@ -215,9 +216,10 @@ void Replica::check_groups() const {
 
 void Replica::check_module() const {
   for (const auto& [name, tensor] : training_.frozen) {
-    TORCH_CHECK(!tensor.requires_grad(), "parameter '", name,
-                "': requires grad now but did not when DownpourSGD was made; "
-                "make a new DownpourSGD after unfreezing");
+    TORCH_CHECK(
+        !tensor.requires_grad(), "parameter '", name,
+        "': requires grad now but did not when DownpourSGD was made; "
+        "make a new DownpourSGD after unfreezing; under parameter servers, whose parameters are fixed, in another job");
   }
   const auto module = checks_ % kStepsBetweenWalks == 0 ? training_.module.lock() : nullptr;
   if (module == nullptr) {
@@ -225,7 +227,10 @@ void Replica::check_module() const {
   }
   for (const auto& item : module->named_parameters()) {
     TORCH_CHECK(!item.value().requires_grad() || trainable().find(item.value()), "parameter '", item.key(), "' ",
-                item.value().sizes(), ": was added to the module after DownpourSGD was made; make a new one");
+                item.value().sizes(),
+                ": was added to the module after DownpourSGD was made; make a new one (under parameter servers, whose "
+                "parameters "
+                "are fixed, in another job)");
   }
 }
 

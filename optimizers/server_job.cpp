@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "csrc/base/log.h"
 #include "csrc/ps/fenced_error.h"
 #include "optimizers/rule_state.h"
 
@@ -29,7 +30,7 @@ ServerJob::ServerJob(Replica& replica, const Environment& environment, transport
       buffers_(replica, environment),
       session_(environment, replica.options(), agreement_of(replica, buffers_), shared_memory),
       sent_(replica.trainable().size()) {
-  progress_.loss = std::numeric_limits<double>::quiet_NaN();
+  buffers_.set_workers(world_size());
   session_.outlive_fences([this] { rank() == 0 ? offer_values() : client().open(); });
   fetch();
   if (is_synchronous()) {
@@ -45,7 +46,9 @@ void ServerJob::offer_values() {
     return held.const_data_ptr();
   };
   const std::vector<double> accumulators(session_.agreement().schema.groups, replica_.accumulator());
-  client().initialise(values, accumulators);
+  if (!client().initialise(values, accumulators)) {
+    buffers_.note_values_of_before();
+  }
 }
 
 // As long as the job warms up, by its clock and not by our own steps: a worker that comes back joins in where the others are, and
@@ -272,6 +275,12 @@ void ServerJob::settle() {
     replica_.stats.mean_staleness = report.mean_staleness;
     replica_.stats.stale = static_cast<std::int64_t>(report.stale);
     replica_.stats.refused = static_cast<std::int64_t>(report.refused);
+  }
+  if (report.refused > 0 && !std::exchange(warned_refused_, true)) {
+    log_warning("worker ", rank(),
+                ": a gradient held what is no finite number, so its push was refused; so are the next ones, "
+                "counted in the summary. Where all are, the model has diverged: a lower learning rate, clipping or a "
+                "warm start help");
   }
   session_.tell_decided_leases();
 }

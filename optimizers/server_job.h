@@ -79,6 +79,7 @@ class ServerJob final : public Job {
   std::vector<bool> sent_;      // by parameter: its gradient has left with the push that has begun
   double squared_norm_ = 0;     // of what has left with it; under max_grad_norm only
   std::exception_ptr trouble_;  // met in a hook; step() raises it
+  bool warned_refused_ = false;
 };
 
 }  // namespace downpour::optimizers

@@ -41,7 +41,11 @@ ps::ClientOptions client_options(const Environment& environment, const DownpourO
 }
 
 // Before anything is connected to the servers, which make their shards of it.
-std::uint32_t agree_first(ps::Member& member, const ps::Agreement& agreement) {
+std::uint32_t agree_first(ps::Member& member, const ps::Agreement& agreement, const Environment& environment) {
+  const int workers = member.joined().workers;
+  DOWNPOUR_CHECK(environment.world_size == workers, "worker ", environment.rank, ": WORLD_SIZE is ",
+                 environment.world_size, ", but the job at ", environment.coordinator, " has ", workers,
+                 " workers: set WORLD_SIZE=", workers, ", or start the job with --workers ", environment.world_size);
   member.agree(agreement);
   return member.joined().incarnation;
 }
@@ -65,7 +69,7 @@ Session::Session(const Environment& environment, const DownpourOptions& options,
       call_deadline_(call_deadline(environment, options)),
       agreement_(std::move(agreement)),
       member_(member_options(environment, options)),
-      incarnation_(agree_first(member_, agreement_)),
+      incarnation_(agree_first(member_, agreement_, environment)),
       connector_(clock_, network_options(environment, member_, shared_memory)),
       client_(agreement_.schema, member_.joined().shards, connector_,
               client_options(environment, options, incarnation_)) {}

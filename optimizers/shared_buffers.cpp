@@ -11,10 +11,12 @@ SharedBuffers::SharedBuffers(const Replica& replica, const Environment& environm
     return;
   }
   if (replica.options().buffers() == BufferPolicy::kLocal) {
+    kept_apart_ = named.size();
     if (world_size_ > 1 && environment.rank == 0) {
       log_warning("the module has ", named.size(), " floating-point buffers ('", named.front().first,
                   "' is the first): each worker keeps its own, and worker 0's are the ones to save; "
-                  "BufferPolicy::kShared shares them");
+                  "they begin at their initial values again in a worker that is restarted or a job that is resumed; "
+                  "BufferPolicy::kShared shares them and keeps them in snapshots");
     }
     return;
   }
@@ -22,6 +24,16 @@ SharedBuffers::SharedBuffers(const Replica& replica, const Environment& environm
   for (std::size_t i = 0; i < size(); ++i) {
     counted_.push_back(buffers_->values(i).clone());
     untold_.push_back(torch::zeros_like(counted_.back()));
+  }
+  own_.resize(size());
+}
+
+void SharedBuffers::note_values_of_before() const {
+  if (kept_apart_ > 0) {
+    log_warning("the parameters go on where the job has been, but the module's ", kept_apart_,
+                " floating-point buffers begin "
+                "at the values that they have here: let them see some batches before you evaluate or save, or use "
+                "BufferPolicy::kShared, which keeps them in snapshots");
   }
 }
 
@@ -47,9 +59,28 @@ void SharedBuffers::add_to(std::vector<ps::Hyper>& hypers) const {
 void SharedBuffers::count_changes() {
   for (std::size_t i = 0; i < size(); ++i) {
     const torch::Tensor now = buffers_->values(i);
-    untold_[i].add_((counted_[i] - now).div_(world_size_));
+    torch::Tensor change = (counted_[i] - now).div_(world_size_);
+    if (const torch::Tensor finite = change.isfinite(); !finite.all().item<bool>()) {
+      const torch::Tensor same = (now == counted_[i]).logical_or(now.isnan().logical_and(counted_[i].isnan()));
+      keep_own(i, finite.logical_or(same).logical_not());
+      change.masked_fill_(finite.logical_not(), 0);
+    }
+    untold_[i].add_(change);
     counted_[i].copy_(now);
   }
+}
+
+void SharedBuffers::keep_own(std::size_t index, const torch::Tensor& elements) {
+  if (!elements.any().item<bool>()) {
+    return;
+  }
+  if (!own_[index].defined()) {
+    log_warning("buffer '", (*buffers_)[index].name,
+                "' changed from or to what is no finite number, which no sum over "
+                "workers can hold: each worker keeps its own there");
+    own_[index] = torch::zeros_like(elements);
+  }
+  own_[index].logical_or_(elements);
 }
 
 void SharedBuffers::push(ps::Client& client, std::size_t first_parameter) {
@@ -71,6 +102,9 @@ void SharedBuffers::after_pull() {
   for (std::size_t i = 0; i < size(); ++i) {
     const torch::Tensor& buffer = (*buffers_)[i].tensor;
     buffer.sub_(untold_[i].to(buffer.device()));
+    if (own_[i].defined()) {
+      buffer.copy_(torch::where(own_[i], counted_[i], buffer.to(counted_[i].device())));
+    }
     counted_[i].copy_(buffer);
   }
 }

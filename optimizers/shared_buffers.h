@@ -15,11 +15,18 @@ namespace downpour::optimizers {
 
 // The floating-point buffers of a module under BufferPolicy::kShared: parameters of a group of their own, whose rule is plain
 // subtraction with learning rate 1. A push tells what this worker's forward passes changed since the last one, negated and
-// divided by the number of workers; a pull adopts the sum. Under kLocal it is empty, and worker 0 says so where workers could differ.
+// divided by the number of workers; a pull adopts the sum. An element whose change is no finite number (an observer's minimum that
+// begins at infinity) cannot be summed: from then on every worker keeps its own there, and says so once. Under kLocal it is empty,
+// and worker 0 says so where workers could differ.
 // Threads: the training loop's.
 class SharedBuffers {
  public:
   SharedBuffers(const Replica& replica, const Environment& environment);
+
+  void set_workers(int workers) { world_size_ = workers; }  // as the job counts them
+
+  // The parameters go on where the job has been; says so of the buffers that do not.
+  void note_values_of_before() const;
 
   void add_to(ps::Schema& schema) const;  // after the parameters
   void add_to(std::vector<ps::Hyper>& hypers) const;
@@ -32,10 +39,13 @@ class SharedBuffers {
  private:
   std::size_t size() const { return buffers_ ? buffers_->size() : 0; }
   void count_changes();
+  void keep_own(std::size_t index, const torch::Tensor& elements);
 
   std::optional<model::Trainable> buffers_;
   std::vector<torch::Tensor> counted_;  // values up to which changes are in untold_
   std::vector<torch::Tensor> untold_;   // the next push
+  std::vector<torch::Tensor> own_;      // bool: elements that are not shared any more; undefined while all are
+  std::size_t kept_apart_ = 0;          // buffers under kLocal
   int world_size_;
 };
 

@@ -159,11 +159,12 @@ void Client::open() {
   state_->wait("connecting", [this] { return state_->all(&ShardLink::is_ready); });
 }
 
-void Client::initialise(const std::function<const void*(std::uint32_t parameter)>& values,
+bool Client::initialise(const std::function<const void*(std::uint32_t parameter)>& values,
                         std::span<const double> accumulators) {
   DOWNPOUR_CHECK(accumulators.size() == state_->schema.groups, "initialise: ", accumulators.size(),
                  " initial accumulators for ", state_->schema.groups, " parameter groups");
   open();
+  const bool had_values = state_->all(&ShardLink::is_initialised);
   const auto copy = [&](const Slice& slice, std::byte* to) {
     const auto* from = static_cast<const std::byte*>(values(slice.parameter)) + slice.begin * size_bytes(slice.dtype);
     std::memcpy(to, from, static_cast<std::size_t>(slice.size_bytes()));
@@ -172,6 +173,7 @@ void Client::initialise(const std::function<const void*(std::uint32_t parameter)
     link->offer(copy, accumulators);
   }
   state_->wait("offering the initial values", [this] { return state_->all(&ShardLink::is_initialised); });
+  return !had_values;
 }
 
 void Client::begin_push(std::uint64_t lease) {

@@ -63,8 +63,8 @@ class Client {
 
   void open();  // connects to all shards
 
-  // Offers initial values; only the first offer of a job counts, and of a client. `values(parameter)`: its contiguous memory.
-  void initialise(const std::function<const void*(std::uint32_t parameter)>& values,
+  // Offers initial values; only the first offer of a job counts, and of a client. False where every shard had values before. `values(parameter)`: its contiguous memory.
+  bool initialise(const std::function<const void*(std::uint32_t parameter)>& values,
                   std::span<const double> accumulators);
 
   // ---- one push: [ps 2/7], [ps 3/7] --------------------------------------------------------------------------------

@@ -94,6 +94,10 @@ std::optional<std::string> Membership::refusal(Target target, std::int64_t pid) 
   if (member->phase == Phase::kLive && member->pid != pid) {
     return concat(text(target), " is taken: process ", member->pid, " holds it, process ", pid, " asks for it");
   }
+  const bool is_worker = target.kind == Target::Kind::kWorker;
+  if (is_worker && workers_[static_cast<std::size_t>(target.index)].has_finished()) {
+    return concat(text(target), " has finished: the job is over for it, and another optimizer needs another job");
+  }
   return std::nullopt;
 }
 

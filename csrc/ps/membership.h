@@ -30,8 +30,8 @@ class Membership {
  public:
   explicit Membership(MembershipOptions options);
 
-  // Why this process may not join now: an index out of range (names the range), or a live member with the same index in
-  // another process (names both). nullopt: it may.
+  // Why this process may not join now: an index out of range (names the range), a live member with the same index in another
+  // process (names both), or a worker whose finish() was answered and that has left. nullopt: it may.
   std::optional<std::string> refusal(Target member, std::int64_t pid) const;
   // A member's first word. A worker that joins again gets a higher incarnation (they grow from 1); before that its former life
   // is fenced on all servers and its open leases are given back. A worker's clock starts at the minimum, which is told to it
@@ -98,6 +98,9 @@ class Membership {
     int wants_leases = 0;        // > 0: waits for so many
     std::uint64_t asked_at = 0;  // order of those that wait
     Finish finish = Finish::kNotAsked;
+    bool has_finished() const {
+      return phase == Phase::kLeft && finish == Finish::kAnswered;
+    }  // and has its final values
   };
   struct Server : Member {
     bool ready = false;

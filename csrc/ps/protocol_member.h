@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,7 @@ struct Joined {                   // to a new member
 struct Progress {  // a worker's beat, every heartbeat interval
   std::int64_t step = 0;
   std::int64_t samples = 0;
-  double loss = 0;  // NaN: not reported
+  double loss = std::numeric_limits<double>::quiet_NaN();  // NaN: not reported
   double mean_staleness = 0;
   std::uint64_t pushed_bytes = 0, pulled_bytes = 0;
   std::uint64_t lost = 0;  // pushes declared lost

@@ -212,11 +212,26 @@ void check_no_other_count(Files& files, const path& folder, SnapshotId id) {
   }
 }
 
+// A shard that ended before its first snapshot has none. But one that others of its job have may have been lost.
+void warn_of_others(Files& files, const path& folder, SnapshotId id) {
+  for (int shard = 0; shard < id.shard_count; ++shard) {
+    const path other = manifest_path(folder, {shard, id.shard_count});
+    if (shard != id.shard && files.exists(other)) {
+      log_warning(
+          "shard ", id.shard, ": '", manifest_path(folder, id).string(), "' is not there, '", other.string(),
+          "' is: this part of the model begins with the values that worker 0 offers. Where it had been saved, end "
+          "the job and restore that file");
+      return;
+    }
+  }
+}
+
 bool has_snapshot(Files& files, const path& folder, SnapshotId id) {
   if (files.exists(manifest_path(folder, id))) {
     return true;
   }
   check_no_other_count(files, folder, id);
+  warn_of_others(files, folder, id);
   return false;
 }
 
@@ -317,8 +332,9 @@ auto with_advice(const path& folder, SnapshotId id, const Read& read) {
     return read();
   } catch (const Error& error) {
     throw Error(concat(error.what(), ". Restore '", manifest_path(folder, id).string(),
-                       "' and the data file it names from a "
-                       "copy, or point the job at another snapshot folder to start from the initial values"));
+                       "' and the data file it names from a copy, "
+                       "or start with another --run-folder from the initial values, as a program with another model or "
+                       "optimizer must"));
   }
 }
 

@@ -209,7 +209,7 @@ class BrokenSnapshots : public Servers {
     EXPECT_EQ(again_->wait(), kHopelessCode) << again_->err();
     EXPECT_LT(std::chrono::steady_clock::now() - begun, kSoon);
     EXPECT_THAT(again_->err(), HasSubstr("server 0 failed first"));
-    EXPECT_THAT(again_->err(), HasSubstr("from a copy, or point the job at another snapshot folder"));
+    EXPECT_THAT(again_->err(), HasSubstr("from a copy, or start with another --run-folder"));
     EXPECT_THAT(again_->err(), HasSubstr("a restart would not help"));
     EXPECT_TRUE(summary()["restarts"].empty());
   }

@@ -27,6 +27,13 @@ TEST_P(BuffersShared, BecomeTheMeanOfWhatTheWorkersSaw) {
 INSTANTIATE_TEST_SUITE_P(All, BuffersShared, ::testing::Values("synchronous", "apart", "apart_summed"),
                          [](const auto& tested) { return tested.param; });
 
+TEST(BuffersOfInfinities, AreNoReasonToRefuseAPush) {
+  testing::JobRun run(job(1, 2), "buffer_worker", {"infinite"});
+  EXPECT_EQ(run.wait(), 0) << run.output();
+  EXPECT_THAT(run.after("as expected"), SizeIs(2)) << run.output();
+  EXPECT_THAT(run.after("buffer 'lowest' changed from or to what is no finite number"), SizeIs(2)) << run.output();
+}
+
 TEST(BuffersLocal, EachWorkerKeepsItsOwnAndTheLogSaysSoOnce) {
   testing::JobRun run(job(1, 2), "buffer_worker", {"local"});
   EXPECT_EQ(run.wait(), 0) << run.output();

@@ -176,6 +176,24 @@ TEST(MembershipSilence, OfAServerThatWritesItsLastSnapshotIsNone) {
   EXPECT_THAT(notes(actions), IsEmpty());
 }
 
+// The servers end as soon as the last one has left: one that came back would find them ending, or not.
+TEST(MembershipJoin, AWorkerThatHasFinishedAndLeftIsNotTakenAgain) {
+  Job job(2, 1);
+  job.starts(agreement_of());
+  job.membership.finish(0);
+  job.membership.finish(1);
+  job.lose(kWorker0);
+  EXPECT_EQ(job.membership.refusal(kWorker0, 100), std::nullopt) << "it may come for its final values";
+  job.join_worker(0);
+  job.membership.finish(0);
+  job.membership.leave(kWorker0, true, job.clock.now());
+  EXPECT_THAT(job.membership.refusal(kWorker0, 100).value_or(""), HasSubstr("worker 0 has finished"));
+  EXPECT_FALSE(job.membership.finished());
+  job.membership.leave(kWorker1, true, job.clock.now());
+  EXPECT_TRUE(job.membership.finished());
+  EXPECT_THAT(job.membership.refusal(kWorker1, 101).value_or(""), HasSubstr("another optimizer needs another job"));
+}
+
 TEST(MembershipSilence, OfTheCoordinatorItselfIsNobodysSilence) {
   Job job(2, 1);
   job.everyone_joins();

@@ -238,6 +238,21 @@ TEST_F(Snapshot, of_another_number_of_shards_is_refused_naming_both_and_the_way_
   }
 }
 
+// It may have ended before it wrote any: no error, but nobody should have to find out from the loss.
+TEST_F(Snapshot, that_only_other_shards_have_is_said) {
+  static std::string said;
+  said.clear();
+  set_log_sink([](LogLevel, std::string_view line) { said += line; });
+  const auto other = partition(schema_, 2)[1];
+  write_snapshot(files_, kSampleFolder, {1, 2}, schema_, other, sample_state(schema_, other, 1));
+  const auto found = read_snapshot(files_, kSampleFolder, {0, 2}, schema_, partition(schema_, 2)[0]);
+  set_log_sink(nullptr);
+  EXPECT_EQ(found, std::nullopt);
+  EXPECT_THAT(said,
+              AllOf(HasSubstr("shard-0-of-2.json' is not there"), HasSubstr("shard-1-of-2.json' is: this part of the "
+                                                                            "model begins with the values")));
+}
+
 TEST_F(Snapshot, other_files_in_the_folder_are_no_snapshot_of_another_number_of_shards) {
   for (const char* name : {"shard-0-of-2.generation", "shard-0-of-2.1.10.safetensors", "shard-1-of-1.json",
                            "shard-.json", "shard-0-of-2.json.tmp", "shard-00-of-2.json", "notes-shard-0-of-2.json"}) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <sstream>
 
@@ -83,6 +84,38 @@ int share(DownpourOptions options, torch::Device device) {
   return say(has(*net, expected(0, downpour.world_size() - 1)), *net);
 }
 
+// A mask that holds infinities and never changes, an observer whose minimum comes down from infinity, and a parameter beside them.
+struct Observed : torch::nn::Module {
+  Observed() {
+    mask = register_buffer("mask", torch::full({2, 2}, -std::numeric_limits<float>::infinity()).triu(1));
+    lowest = register_buffer("lowest", torch::full({}, std::numeric_limits<float>::infinity()));
+    seen = register_buffer("seen", torch::zeros({}));
+    weight = register_parameter("weight", torch::zeros({2}));
+  }
+  Tensor mask, lowest, seen, weight;
+};
+
+int share_infinities() {
+  const auto net = std::make_shared<Observed>();
+  const std::vector<torch::optim::OptimizerParamGroup> groups = {torch::optim::OptimizerParamGroup(net->parameters())};
+  DownpourSGD downpour(*net, groups, SGDOptions(1), DownpourOptions().buffers(BufferPolicy::kShared));
+  const Tensor mask = net->mask.clone();
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    const torch::NoGradGuard no_grad;
+    net->lowest.copy_(torch::minimum(net->lowest, torch::full({}, 5.0 + downpour.rank())));
+    net->seen.add_(downpour.world_size());
+    net->weight.mutable_grad() = torch::ones({2});
+    downpour.step();
+  }
+  downpour.finish();
+  const double steps = static_cast<double>(kSteps * downpour.world_size());
+  const bool right = net->mask.equal(mask) && net->lowest.item<double>() == 5.0 + downpour.rank() &&
+                     net->seen.item<double>() == steps && net->weight.eq(-steps).all().item<bool>();
+  std::cout << (right ? "as expected" : "WRONG") << ": " << net->mask << net->lowest << net->seen << net->weight
+            << std::endl;
+  return right ? 0 : 1;
+}
+
 // What worker 0 saves has worker 0's.
 int keep() {
   const auto net = std::make_shared<Net>();
@@ -105,11 +138,12 @@ int main(int count, char** arguments) {
       {"synchronous", [&] { return share(DownpourOptions().warm_up_steps(kSteps), device); }},
       {"apart", [&] { return share(apart, device); }},
       {"apart_summed", [&] { return share(DownpourOptions(apart).n_push(2), device); }},
+      {"infinite", share_infinities},
       {"local", keep},
   };
   const auto found = cases.find(count > 1 ? arguments[1] : "");
   if (found == cases.end()) {
-    std::cerr << "usage: buffer_worker synchronous|apart|apart_summed|local [cuda]\n";
+    std::cerr << "usage: buffer_worker synchronous|apart|apart_summed|infinite|local [cuda]\n";
     return 2;
   }
   torch::set_num_threads(1);
