@@ -313,6 +313,20 @@ TEST_F(RunTest, L9_BinaryOutputComesThroughWhole) {
   EXPECT_EQ(launch({"run", "-q", "--", "cat", path}).out, bytes);
 }
 
+// The program finds the signal as the launcher did: its own files are its own business.
+TEST_F(RunTest, L9_ALogThatMayNotGrowEndsOutLoudAndNobodyElse) {
+  for (const std::string before : {"", "trap '' XFSZ; "}) {
+    const Finish finish = launch({"run", "-q", "--tee", "none", "--", "bash", "-c",
+                                  before + "ulimit -f 50; exec " + DOWNPOUR_PROGRAM + " run --run-folder " +
+                                      run_folder() + " -- bash -c 'seq 20000; head -c 100000 /dev/zero > " +
+                                      shell_file("own") + "; echo head ended with $?'"});
+    EXPECT_EQ(finish.exit_code, 0) << finish.err;
+    EXPECT_THAT(finish.out, HasSubstr("20000\n"));
+    EXPECT_THAT(finish.out, HasSubstr(before.empty() ? "head ended with 153\n" : "head ended with 1\n"));
+    EXPECT_THAT(finish.err, HasSubstr("logs/worker-0.out ends here: File too large"));
+  }
+}
+
 // ---- L11: restarts ---------------------------------------------------------------------------------------------------------
 
 TEST_F(RunTest, L11_WithoutServersAnyDeathRestartsAllAndTheCountIsVisible) {

@@ -1,6 +1,9 @@
 // The launcher with real parameter servers and workers that train (programs/trainer.cpp).
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <csignal>
@@ -195,6 +198,20 @@ TEST_F(Servers, TrainingGoesOnLoudlyWhereNoSnapshotCanBeWritten) {
   EXPECT_THAT(summary()["totals"]["snapshot_error"], HasSubstr(snapshots().string()));
   EXPECT_EQ(summary()["totals"]["snapshots"], 0);
   EXPECT_EQ(read_file(snapshots()), "no folder");
+}
+
+// A limit on the size of files is met with a signal, whose default action would end the server.
+TEST_F(Servers, ASnapshotThatMayNotGrowIsAsOneOnAFullDisk) {
+  const auto job = train({"-s", "1", "-w", "1", "--snapshot-interval", "100000"});
+  job->wait_for("half-way");
+  const rlimit small{.rlim_cur = 1000, .rlim_max = 1000};
+  ASSERT_EQ(::prlimit(pid_of(*job, "server", 0), RLIMIT_FSIZE, &small, nullptr), 0);
+  gates_[0].let_through();
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("value 40\n"));
+  EXPECT_THAT(job->err(), HasSubstr("SNAPSHOTS FAIL: "));
+  EXPECT_THAT(summary()["totals"]["snapshot_error"], HasSubstr("File too large"));
+  EXPECT_TRUE(summary()["failures"].empty());
 }
 
 class BrokenSnapshots : public Servers {
