@@ -169,6 +169,15 @@ TEST_F(RunTest, BadInput_ARunFolderThatAnotherJobUsesIsRefused) {
   EXPECT_THAT(finish.err, HasSubstr(" uses it (lock); choose another one"));
 }
 
+TEST_F(RunTest, BadInput_AFolderThatServersCannotWriteIntoIsRefused) {
+  std::filesystem::create_directories(run_folder());
+  std::ofstream(run_folder() + "/snapshots") << "no folder";
+  const Finish finish = launch({"run", "-s", "1", "--run-folder", run_folder(), "--", "true"});
+  EXPECT_EQ(finish.exit_code, 2);
+  EXPECT_THAT(finish.err, HasSubstr("cannot write snapshots into " + run_folder() + "/snapshots: Not a directory"));
+  EXPECT_EQ(launch({"run", "--run-folder", run_folder(), "--", "true"}).exit_code, 0) << "no server, no snapshot";
+}
+
 // The PATH of -x is the program's; the debugger is the user's own.
 TEST_F(RunTest, ADebuggerIsFoundWhateverPathTheProgramGets) {
   if (!find_program("gdb", Variables(static_cast<const char* const*>(environ)))) {
