@@ -101,6 +101,9 @@ void Journal::failed(const Failed& failure, const Life& life) {
     events_.restart(failure);
   } else if (failure.consequence == Failed::Consequence::kEndsJob) {
     log_error(to_text(life.who), ": ", failure.status.text(), reason, "; ", no_restart_text(failure), "ending the job");
+  } else if (failure.consequence == Failed::Consequence::kHarmless) {
+    log_warning(to_text(life.who), ": ", failure.status.text(), reason,
+                "; every worker had finished, only its last snapshot may be missing");
   }
   summary_.failures.push_back(std::move(record));
 }

@@ -72,7 +72,9 @@ void add_restart_options(CLI::App& app, RunOptions& options) {
       ->check(CLI::Range(0, 1'000'000));
   app.add_option("--max-server-restarts", options.server_restarts, "the same for servers only")
       ->check(CLI::Range(0, 1'000'000));
-  add_duration(app, "--grace", options.grace, "from the first signal to SIGKILL");
+  add_duration(
+      app, "--grace", options.grace,
+      "from the first signal to SIGKILL; with servers, workers get two thirds of it, so that servers can save");
   add_silence(app, options.silence);
   add_duration(app, "--snapshot-interval", options.snapshot_interval, "between two snapshots of a server");
 }

@@ -41,7 +41,17 @@ std::string cause_text(const FailureRecord& failure) {
   return text + last_errors_text(failure);
 }
 
+// Nobody needed it any more.
+std::string harmless_text(const FailureRecord& failure) {
+  return concat("downpour: warning: ", to_text(failure.who), ": ", failure.status.text(),
+                " when every worker had finished; only its last snapshot may be missing",
+                failure.hint.empty() ? "" : "; " + failure.hint, "\n");
+}
+
 std::string other_text(const FailureRecord& failure) {
+  if (failure.consequence == Failed::Consequence::kHarmless) {
+    return harmless_text(failure);
+  }
   const bool recovered = failure.consequence == Failed::Consequence::kRestart;
   return concat("downpour: ", recovered ? "restarted after a failure: " : "afterwards: ", to_text(failure.who), ": ",
                 failure.status.text(), ", ", iso_text(failure.when), failure.hint.empty() ? "" : "; " + failure.hint,

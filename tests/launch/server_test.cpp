@@ -159,6 +159,27 @@ TEST_F(Servers, CtrlCLeavesASnapshot) {
   EXPECT_FALSE(std::filesystem::is_empty(snapshots)) << job->err();
 }
 
+TEST_F(Servers, AWorkerThatHeedsNoSignalCostsNoSnapshot) {
+  Launched job({"run", "--run-folder", (folder_.path() / "run").string(), "-s", "2", "--grace", "3", "--", "sh", "-c",
+                concat("trap '' TERM INT; exec ", test_program("trainer"), " 40 ", fifo_)});
+  job.wait_for("half-way");
+  job.signal_group(SIGINT);
+  EXPECT_EQ(job.wait(), 130);
+  EXPECT_THAT(job.err(), Not(HasSubstr("CUT OFF")));
+  EXPECT_FALSE(std::filesystem::is_empty(snapshots()));
+}
+
+// It would end by itself, if it went on.
+TEST_F(Servers, AWorkerThatStandsStillCostsNoSnapshot) {
+  Launched job({"run", "--run-folder", (folder_.path() / "run").string(), "-s", "2", "--grace", "3", "--", "sh", "-c",
+                concat("trap 'exit 0' TERM; ", test_program("trainer"), " 40 ", fifo_, " & kill -STOP $$")});
+  job.wait_for("half-way");
+  job.signal_group(SIGTERM);
+  EXPECT_EQ(job.wait(), 143);
+  EXPECT_THAT(job.err(), Not(HasSubstr("CUT OFF")));
+  EXPECT_FALSE(std::filesystem::is_empty(snapshots()));
+}
+
 TEST_F(Servers, AServerThatCannotWriteItsLastSnapshotInTimeIsNamed) {
   const auto job = train({"-s", "2", "-w", "1", "--grace", "0.5"});
   job->wait_for("half-way");
