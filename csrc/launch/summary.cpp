@@ -12,8 +12,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kShownErrors = 10;  // of the 50 kept; the rest is in the JSON and the log
-
 std::string significant(double value) {
   char text[64];
   std::snprintf(text, sizeof(text), "%.4g", value);
@@ -21,11 +19,16 @@ std::string significant(double value) {
 }
 
 std::string last_errors_text(const FailureRecord& failure) {
-  const std::size_t shown = std::min(failure.last_errors.size(), kShownErrors);
-  std::string text =
-      shown == 0 ? "  it wrote nothing to standard error\n" : concat("  last ", shown, " lines of standard error:\n");
-  for (std::size_t i = failure.last_errors.size() - shown; i < failure.last_errors.size(); ++i) {
-    text += "  | " + failure.last_errors[i] + "\n";
+  const auto& shown = failure.digest;
+  if (shown.empty()) {
+    return "  it wrote nothing to standard error\n";
+  }
+  const bool all = shown.size() <= failure.last_errors.size() &&
+                   std::equal(shown.rbegin(), shown.rend(), failure.last_errors.rbegin());
+  std::string text = concat("  last ", shown.size(), shown.size() == 1 ? " line" : " lines", " of standard error",
+                            all ? "" : ", but for stack frames", ":\n");
+  for (const std::string& line : shown) {
+    text += "  | " + line + "\n";
   }
   return text;
 }

@@ -241,6 +241,17 @@ TEST_F(RunTest, L8_TheSummaryNamesEverything) {
   EXPECT_THAT(finish.err, HasSubstr("  | tail\n"));
 }
 
+TEST_F(RunTest, L8_AStackDoesNotHideWhatAnExceptionSays) {
+  const Finish finish = launch({"run", "--run-folder", run_folder(), "--max-restarts", "0", "--", "bash", "-c",
+                                "echo '  what():  no such shape' >&2; echo 'Exception raised from f at x.cpp:1 (most "
+                                "recent call first):' >&2; for i in {0..70}; do echo \"frame #$i: f + 0x1\" >&2; done; "
+                                "exit 6"});
+  EXPECT_THAT(finish.err, HasSubstr("  last 1 line of standard error, but for stack frames:\n"
+                                    "  |   what():  no such shape\n"));
+  EXPECT_EQ(summary()["cause"]["last_errors"].size(), 50u);
+  EXPECT_EQ(summary()["cause"]["last_errors"].back(), "frame #70: f + 0x1");
+}
+
 TEST_F(RunTest, L8_AKillFromOutsideIsToldFromOurOwn) {
   launch({"run", "--run-folder", run_folder(), "-w", "2", "--max-restarts", "0", "--", "sh", "-c",
           "test $RANK = 0 && kill -KILL $$; exec sleep 1000"});
