@@ -30,8 +30,10 @@ std::string to_text(const Check& check) {
 std::vector<Check> check_libraries(const std::string& name, const Variables& variables) {
   const auto program = find_program(name, variables);
   if (!program) {
+    const bool path = name.find('/') != std::string::npos;
     return {{"program " + name, false, "not found or not executable",
-             "write its path, e.g. ./" + name + "; chmod +x makes it executable"}};
+             path ? "check the path; chmod +x makes a file executable"
+                  : "write its path, e.g. ./" + name + "; chmod +x makes it executable"}};
   }
   std::vector<Check> checks;
   try {

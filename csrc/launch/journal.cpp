@@ -1,16 +1,20 @@
 #include "csrc/launch/journal.h"
 
+#include <algorithm>
 #include <csignal>
 #include <utility>
 
 #include "csrc/base/log.h"
 #include "csrc/base/text.h"
 #include "csrc/launch/progress.h"
+#include "csrc/launch/tail.h"
 
 namespace downpour::launch {
 namespace {
 
+constexpr std::size_t kReadErrors = 1000;  // behind which the frames of one stack do not hide anything
 constexpr std::size_t kKeptErrors = 50;
+constexpr std::size_t kShownErrors = 10;  // the rest is in the JSON and the log
 
 std::string no_restart_text(const Failed& failure) {
   switch (failure.no_restart) {
@@ -93,6 +97,7 @@ void Journal::failed(const Failed& failure, const Life& life) {
                        .peak_memory_bytes = life.ended ? life.ended->peak_memory_bytes : 0,
                        .hint = life.ended ? hint(failure, life) : "",
                        .last_errors = {},
+                       .digest = {},
                        .log = life.log};
   const std::string reason = record.hint.empty() ? "" : concat(" (", record.hint, ")");
   if (failure.consequence == Failed::Consequence::kRestart) {
@@ -101,6 +106,9 @@ void Journal::failed(const Failed& failure, const Life& life) {
     events_.restart(failure);
   } else if (failure.consequence == Failed::Consequence::kEndsJob) {
     log_error(to_text(life.who), ": ", failure.status.text(), reason, "; ", no_restart_text(failure), "ending the job");
+  } else if (failure.consequence == Failed::Consequence::kHarmless) {
+    log_warning(to_text(life.who), ": ", failure.status.text(), reason,
+                "; every worker had finished, only its last snapshot may be missing");
   }
   summary_.failures.push_back(std::move(record));
 }
@@ -153,7 +161,10 @@ Summary& Journal::close(int exit_code, const Output& output) {
   summary_.elapsed = clock_.now() - begun_;
   summary_.totals = scoreboard_.totals();
   for (FailureRecord& failure : summary_.failures) {
-    failure.last_errors = output.last_errors(failure.who, failure.life, kKeptErrors);
+    const auto lines = output.last_errors(failure.who, failure.life, kReadErrors);
+    const auto kept = static_cast<std::ptrdiff_t>(std::min(lines.size(), kKeptErrors));
+    failure.last_errors.assign(lines.end() - kept, lines.end());
+    failure.digest = digest_of(lines, kShownErrors);
   }
   return summary_;
 }

@@ -13,6 +13,7 @@
 #include "csrc/launch/run.h"
 #include "csrc/launch/serve.h"
 #include "csrc/launch/server_role.h"
+#include "csrc/launch/signals.h"
 
 namespace downpour::launch {
 namespace {
@@ -53,6 +54,7 @@ struct Dispatch {
 int main(int argc, char** argv, char** variables) try {
   using namespace downpour::launch;
   open_standard_descriptors();
+  survive_file_size_limit();
   const Command command = parse_command(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
   return std::visit(Dispatch{Variables(variables)}, command);
 } catch (const std::exception& error) {

@@ -3,41 +3,52 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "csrc/base/version.h"
 #include "csrc/launch/prefix.h"
 #include "csrc/ps/membership.h"
+#include "csrc/transport/address.h"
 
 namespace downpour::launch {
 namespace {
 
 constexpr int kLargestCount = 4096;
 constexpr int kLargestPort = 65535;
+constexpr int kLargestSeconds = 1'000'000;
 constexpr Duration kHeartbeat = ps::MembershipOptions{}.heartbeat;
 constexpr Duration kLeastSilence = 2 * kHeartbeat;  // one beat may be late
 
+// CLI::Range lets NaN through, which compares with nothing.
+Duration parse_duration(const std::string& name, const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool number = error == std::errc() && end == text.data() + text.size();
+  if (!number || !std::isfinite(value) || value < 0 || value > kLargestSeconds) {
+    throw CLI::ValidationError(
+        name, concat("expected a number of seconds from 0 to ", kLargestSeconds, ", found '", text, "'"));
+  }
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
+}
+
 CLI::Option* add_duration(CLI::App& app, const std::string& name, Duration& into, const std::string& help) {
-  const auto set = [&into](const double& value) {
-    into = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
-  };
-  return app.add_option_function<double>(name, set, concat(help, " [", seconds(into), "]"))
-      ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, 1e6));
+  const auto set = [&into, name](const std::string& text) { into = parse_duration(name, text); };
+  return app.add_option_function<std::string>(name, set, concat(help, " [", seconds(into), "]"))->type_name("SECONDS");
 }
 
 // A process that is heard from once a heartbeat and counts as lost before the next one would never be there.
 CLI::Option* add_silence(CLI::App& app, Duration& into) {
-  const auto set = [&into](const double& value) {
-    into = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
+  const auto set = [&into](const std::string& text) {
+    into = parse_duration("--silence", text);
     if (into < kLeastSilence) {
       throw CLI::ValidationError("--silence",
-                                 concat(value, " is too short: expected at least ", seconds(kLeastSilence),
+                                 concat(text, " is too short: expected at least ", seconds(kLeastSilence),
                                         " s, since processes are heard from every ", seconds(kHeartbeat), " s"));
     }
   };
   const std::string help = concat("a process not heard from for so long counts as lost; at least ",
                                   seconds(kLeastSilence), " [", seconds(into), "]");
-  return app.add_option_function<double>("--silence", set, help)->type_name("SECONDS")->check(CLI::Range(0.0, 1e6));
+  return app.add_option_function<std::string>("--silence", set, help)->type_name("SECONDS");
 }
 
 CLI::Option* add_selection(CLI::App& app, const std::string& name, Selection& into, const std::string& help) {
@@ -61,7 +72,9 @@ void add_restart_options(CLI::App& app, RunOptions& options) {
       ->check(CLI::Range(0, 1'000'000));
   app.add_option("--max-server-restarts", options.server_restarts, "the same for servers only")
       ->check(CLI::Range(0, 1'000'000));
-  add_duration(app, "--grace", options.grace, "from the first signal to SIGKILL");
+  add_duration(
+      app, "--grace", options.grace,
+      "from the first signal to SIGKILL; with servers, workers get two thirds of it, so that servers can save");
   add_silence(app, options.silence);
   add_duration(app, "--snapshot-interval", options.snapshot_interval, "between two snapshots of a server");
 }
@@ -202,6 +215,8 @@ Answer unknown_word(const CLI::App& command, const std::string& word) {
                             " All flags: downpour ", command.get_name(), " --help"));
 }
 
+bool has_name(const std::string& variable) { return !variable.empty() && !variable.starts_with('='); }
+
 std::optional<Answer> check_run(const RunOptions& options) {
   if (options.program.empty()) {
     return usage_error("run", "no program given; write it after --: downpour run [options] -- program [arguments]");
@@ -215,10 +230,42 @@ std::optional<Answer> check_run(const RunOptions& options) {
     return usage_error("run",
                        concat("--port ", options.port, ": the last port would be ", last_port, "; choose a lower one"));
   }
+  if (const auto bad = std::ranges::find_if_not(options.variables, has_name); bad != options.variables.end()) {
+    return usage_error("run", concat("--env '", *bad, "': expected NAME or NAME=VALUE"));
+  }
   try {
     Prefix{options.prefix.value_or("")};
   } catch (const Error& error) {
     return usage_error("run", error.what());
+  }
+  return std::nullopt;
+}
+
+int port_of(const std::string& endpoint) {
+  try {
+    return transport::parse_address(endpoint).port;
+  } catch (const Error& error) {
+    throw CLI::ValidationError(concat("--endpoints ", endpoint), error.what());
+  }
+}
+
+// What server 0 would tell the workers. Each address stands for one server, and is told as it stands.
+std::optional<Answer> check_endpoints(const ServeOptions& options) {
+  const auto& endpoints = options.endpoints;
+  if (endpoints.size() != static_cast<std::size_t>(options.servers)) {
+    return usage_error(
+        "serve", concat("--endpoints: server 0 tells the workers where the servers are; expected ", options.servers,
+                        options.servers == 1 ? " address" : " addresses", ", found ", endpoints.size()));
+  }
+  for (auto endpoint = endpoints.begin(); endpoint != endpoints.end(); ++endpoint) {
+    if (const auto same = std::find(endpoints.begin(), endpoint, *endpoint); same != endpoint) {
+      return usage_error("serve", concat("--endpoints: servers ", same - endpoints.begin(), " and ",
+                                         endpoint - endpoints.begin(), " cannot both be at ", *endpoint));
+    }
+    if (port_of(*endpoint) == 0) {
+      return usage_error("serve", concat("--endpoints ", *endpoint, ": workers cannot connect to port 0; give server ",
+                                         endpoint - endpoints.begin(), " a port, and its --address the same"));
+    }
   }
   return std::nullopt;
 }
@@ -228,11 +275,10 @@ std::optional<Answer> check_serve(const ServeOptions& options) {
     return usage_error("serve",
                        concat("--index ", options.index, ": there is no such server; --servers is ", options.servers));
   }
-  if (options.index == 0 && options.servers > 1 &&
-      options.endpoints.size() != static_cast<std::size_t>(options.servers)) {
-    return usage_error(
-        "serve", concat("--endpoints: server 0 tells the workers where the ", options.servers,
-                        " servers are; expected ", options.servers, " addresses, found ", options.endpoints.size()));
+  if (options.index == 0 && (options.servers > 1 || !options.endpoints.empty())) {
+    if (const auto mistake = check_endpoints(options)) {
+      return mistake;
+    }
   }
   if (options.index > 0 && options.coordinator.empty()) {
     return usage_error("serve", "--coordinator is missing: start server 0 first, it prints the flags for the others");
@@ -252,6 +298,9 @@ struct Parsed {
 
 Command chosen(const CLI::App& app, const Parsed& parsed) {
   const std::string name = app.get_subcommands().front()->get_name();
+  if (name != "run" && !parsed.run.program.empty()) {
+    return usage_error(name, concat("it runs no program, found '", parsed.run.program.front(), "' after --"));
+  }
   if (name == "run") {
     const auto mistake = check_run(parsed.run);
     return mistake ? Command(*mistake) : Command(parsed.run);
@@ -303,10 +352,10 @@ Command parse_command(const std::vector<std::string>& arguments) {
   std::reverse(own.begin(), own.end());
   try {
     app.parse(own);
+    return chosen(app, parsed);
   } catch (const CLI::ParseError& error) {
     return answer_to(app, error);
   }
-  return chosen(app, parsed);
 }
 
 }  // namespace downpour::launch

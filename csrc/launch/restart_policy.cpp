@@ -79,6 +79,12 @@ void RestartPolicy::failed(Target who, Process& process, Failed failure, Finishe
   failure.allowed = is_worker(who) ? options_.worker_restarts : options_.server_restarts;
   // Once the servers have been told to end, there is nobody left to rejoin.
   const bool too_late = options_.servers > 0 && finished == Finished::kYes;
+  // Every worker has its final values by then; what is missing at most is a last snapshot.
+  if (too_late && !is_worker(who)) {
+    failure.consequence = Failed::Consequence::kHarmless;
+    out.emplace_back(std::move(failure));
+    return;
+  }
   if (!failure.hopeless.empty() || too_late || used >= failure.allowed) {
     failure.no_restart = !failure.hopeless.empty() ? Failed::NoRestart::kHopeless
                          : too_late                ? Failed::NoRestart::kAllFinished
@@ -123,7 +129,10 @@ void RestartPolicy::follow(Target who, const Process& process, const ExitStatus&
   const bool by_code = status.signal == 0 && (interrupted_ || !is_worker(who));
   const bool asked = (sent != 0 && (status.signal == sent || status.code == 128 + sent)) || by_code;
   if (!status.success() && !asked) {
-    out.push_back(Failed{.who = who, .status = status});
+    const bool harmless = phase_ == Phase::kClosing && !is_worker(who);
+    out.push_back(Failed{.who = who,
+                         .status = status,
+                         .consequence = harmless ? Failed::Consequence::kHarmless : Failed::Consequence::kNone});
   }
 }
 
@@ -137,8 +146,12 @@ void RestartPolicy::stop(int exit_code, TimePoint now) {
   phase_ = Phase::kStopping;
   exit_code_ = exit_code;
   terminate_at_.reset();
+  kill_workers_at_ = now + worker_grace();
   kill_at_ = now + options_.grace;
 }
+
+// Servers save once the workers are gone: one that heeds no signal must leave them time for it.
+Duration RestartPolicy::worker_grace() const { return options_.servers > 0 ? options_.grace * 2 / 3 : options_.grace; }
 
 void RestartPolicy::close(TimePoint now) {
   phase_ = Phase::kClosing;
@@ -146,9 +159,19 @@ void RestartPolicy::close(TimePoint now) {
   kill_at_ = now + options_.closing;
 }
 
+// What it still had in flight counts no more, so the servers need not wait until the kernel is done with it.
+void RestartPolicy::kill_workers(Decisions& out) {
+  kill_workers_at_.reset();
+  if (any(Target::Kind::kWorker, State::kAlive)) {
+    signal_workers(SIGKILL, out);
+    release_servers(out);
+  }
+}
+
 void RestartPolicy::kill_now(TimePoint now, Decisions& out) {
   killed_ = true;
   terminate_at_.reset();
+  kill_workers_at_.reset();
   kill_at_.reset();
   signal_workers(SIGKILL, out);
   for (int index = 0; index < options_.servers; ++index) {
@@ -198,6 +221,8 @@ Decisions RestartPolicy::check(TimePoint now) {
   }
   if (kill_at_ && now >= *kill_at_) {
     kill_now(now, out);
+  } else if (kill_workers_at_ && now >= *kill_workers_at_) {
+    kill_workers(out);
   } else if (terminate_at_ && now >= *terminate_at_) {
     terminate_at_.reset();
     signal_workers(SIGTERM, out);
@@ -269,11 +294,18 @@ void RestartPolicy::advance_ending(Decisions& out) {
   if (!any(Target::Kind::kServer, State::kAlive)) {
     phase_ = Phase::kOver;
     out.push_back(EndJob{exit_code_});
-  } else if (!released_ && !killed_) {
+  } else {
     // Servers outlive the workers, so that these can settle what they pushed.
+    release_servers(out);
+  }
+}
+
+void RestartPolicy::release_servers(Decisions& out) {
+  if (!released_ && !killed_ && any(Target::Kind::kServer, State::kAlive)) {
     released_ = true;
     out.push_back(ReleaseServers{});
     terminate_at_.reset();
+    kill_workers_at_.reset();
   }
 }
 
@@ -286,6 +318,7 @@ std::optional<TimePoint> RestartPolicy::deadline() const {
     first = when && (!first || *when < *first) ? when : first;
   };
   consider(terminate_at_);
+  consider(kill_workers_at_);
   consider(kill_at_);
   consider(give_up_at_);
   if (phase_ == Phase::kRenewing && !any(Target::Kind::kWorker, State::kAlive)) {

@@ -17,9 +17,9 @@ namespace downpour::launch {
 struct PolicyOptions {
   int workers = 1;
   int servers = 0;
-  int worker_restarts = 3;                               // of each worker; without servers: of all workers together
-  int server_restarts = 3;                               // of each server
-  Duration grace = std::chrono::seconds(10);             // from the first signal to SIGKILL
+  int worker_restarts = 3;                    // of each worker; without servers: of all workers together
+  int server_restarts = 3;                    // of each server
+  Duration grace = std::chrono::seconds(10);  // from the first signal to SIGKILL; workers beside servers: 2/3
   Duration first_pause = std::chrono::milliseconds(50);  // before the first restart; doubles with each one
   Duration largest_pause = std::chrono::seconds(10);
   Duration closing = std::chrono::seconds(60);  // after success: for servers to write their last snapshot, all of it
@@ -46,7 +46,8 @@ struct AbortJob {
 };                         // for the members that are still connected
 struct ReleaseServers {};  // no worker will come again: they save and end by themselves
 struct Failed {
-  enum class Consequence { kRestart, kEndsJob, kNone };  // kNone: followed from an earlier failure
+  // kHarmless: a server, once every worker has finished. kNone: followed from an earlier failure.
+  enum class Consequence { kRestart, kEndsJob, kHarmless, kNone };
   // kEndsJob: why it is not started again.
   enum class NoRestart { kNoneLeft, kHopeless, kAllFinished, kOthersStay };
   Target who;
@@ -105,10 +106,13 @@ class RestartPolicy {
   void renew(TimePoint now, Decisions& out);
   void stop(int exit_code, TimePoint now);
   void close(TimePoint now);
+  Duration worker_grace() const;
+  void kill_workers(Decisions& out);
   void kill_now(TimePoint now, Decisions& out);
   void advance(TimePoint now, Decisions& out);  // what follows from the states alone
   void advance_renewal(Decisions& out);
   void advance_ending(Decisions& out);
+  void release_servers(Decisions& out);
   void give_up(Decisions& out);
   bool any(Target::Kind kind, State state) const;
   bool all_workers(State state) const;
@@ -125,7 +129,8 @@ class RestartPolicy {
   bool released_ = false;
   bool killed_ = false;
   std::optional<TimePoint> terminate_at_;  // SIGTERM to the workers; it would only cut a server's last snapshot short
-  std::optional<TimePoint> kill_at_;       // SIGKILL
+  std::optional<TimePoint> kill_workers_at_;  // SIGKILL, and the servers are released
+  std::optional<TimePoint> kill_at_;          // SIGKILL to all
   std::optional<TimePoint> give_up_at_;
 };
 

@@ -121,7 +121,11 @@ Run::Run(const RunOptions& options, Checked checked)
       draws_progress_(draws_progress(options, checked_.user)),
       log_folder_(make_log_folder()),
       output_(output_options(options, checked_.user, events_)),
-      journal_(first_summary(), output_, clock_) {}
+      journal_(first_summary(), output_, clock_) {
+  if (options_.servers > 0) {
+    folder_.check_snapshots();
+  }
+}
 
 Plan Run::make_plan() const {
   Plan plan;

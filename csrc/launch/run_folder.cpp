@@ -93,6 +93,18 @@ RunFolder::RunFolder(const std::filesystem::path& given, const std::filesystem::
   lock_ = lock(path_ / kJobLock, Sharing::kNone, own_process());
 }
 
+void RunFolder::check_snapshots() const {
+  const auto folder = snapshots();
+  std::error_code ignored;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(folder, ignored))) {
+    return;
+  }
+  // Asked of what is in it, a file says that it is no folder.
+  const bool writable = ::faccessat(AT_FDCWD, (folder / ".").c_str(), R_OK | W_OK | X_OK, AT_EACCESS) == 0;
+  DOWNPOUR_CHECK(writable, "--run-folder ", path_.string(), ": cannot write snapshots into ", folder.string(), ": ",
+                 std::strerror(errno), "; choose another one");
+}
+
 RunFolder::~RunFolder() {
   if (!kept_) {
     std::error_code ignored;

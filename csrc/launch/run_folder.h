@@ -27,6 +27,9 @@ class RunFolder {
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
+  // For a job with servers. Errors: Error, as above, where something is there already into which they could not write.
+  void check_snapshots() const;
+
   const std::filesystem::path& path() const { return path_; }
   bool kept() const { return kept_; }
   void keep() { kept_ = true; }

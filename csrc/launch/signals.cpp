@@ -36,6 +36,15 @@ std::optional<int> Signals::next() {
   return static_cast<int>(info.ssi_signo);
 }
 
+// A handler is gone after an exec, and there is the default action again; SIG_IGN would stay.
+void survive_file_size_limit() {
+  struct sigaction action {};
+  if (::sigaction(SIGXFSZ, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) {
+    action.sa_handler = [](int) {};
+    ::sigaction(SIGXFSZ, &action, nullptr);
+  }
+}
+
 bool ends_job(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
 
 bool for_workers(int signal) { return signal == SIGUSR1 || signal == SIGUSR2; }

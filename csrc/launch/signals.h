@@ -19,6 +19,10 @@ class Signals {
   Fd fd_;
 };
 
+// A file that may not grow (RLIMIT_FSIZE) is from now on seen at the write, as a full disk is: SIGXFSZ ends nobody here. What
+// this process spawns finds the signal as this process did at its own start.
+void survive_file_size_limit();
+
 // SIGINT, SIGTERM, SIGHUP, SIGQUIT: the job is to end.
 bool ends_job(int signal);
 // SIGUSR1, SIGUSR2: for the workers.

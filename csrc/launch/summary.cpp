@@ -12,8 +12,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kShownErrors = 10;  // of the 50 kept; the rest is in the JSON and the log
-
 std::string significant(double value) {
   char text[64];
   std::snprintf(text, sizeof(text), "%.4g", value);
@@ -21,11 +19,16 @@ std::string significant(double value) {
 }
 
 std::string last_errors_text(const FailureRecord& failure) {
-  const std::size_t shown = std::min(failure.last_errors.size(), kShownErrors);
-  std::string text =
-      shown == 0 ? "  it wrote nothing to standard error\n" : concat("  last ", shown, " lines of standard error:\n");
-  for (std::size_t i = failure.last_errors.size() - shown; i < failure.last_errors.size(); ++i) {
-    text += "  | " + failure.last_errors[i] + "\n";
+  const auto& shown = failure.digest;
+  if (shown.empty()) {
+    return "  it wrote nothing to standard error\n";
+  }
+  const bool all = shown.size() <= failure.last_errors.size() &&
+                   std::equal(shown.rbegin(), shown.rend(), failure.last_errors.rbegin());
+  std::string text = concat("  last ", shown.size(), shown.size() == 1 ? " line" : " lines", " of standard error",
+                            all ? "" : ", but for stack frames", ":\n");
+  for (const std::string& line : shown) {
+    text += "  | " + line + "\n";
   }
   return text;
 }
@@ -41,7 +44,17 @@ std::string cause_text(const FailureRecord& failure) {
   return text + last_errors_text(failure);
 }
 
+// Nobody needed it any more.
+std::string harmless_text(const FailureRecord& failure) {
+  return concat("downpour: warning: ", to_text(failure.who), ": ", failure.status.text(),
+                " when every worker had finished; only its last snapshot may be missing",
+                failure.hint.empty() ? "" : "; " + failure.hint, "\n");
+}
+
 std::string other_text(const FailureRecord& failure) {
+  if (failure.consequence == Failed::Consequence::kHarmless) {
+    return harmless_text(failure);
+  }
   const bool recovered = failure.consequence == Failed::Consequence::kRestart;
   return concat("downpour: ", recovered ? "restarted after a failure: " : "afterwards: ", to_text(failure.who), ": ",
                 failure.status.text(), ", ", iso_text(failure.when), failure.hint.empty() ? "" : "; " + failure.hint,

@@ -24,6 +24,7 @@ struct FailureRecord {
   std::int64_t peak_memory_bytes = 0;
   std::string hint;                      // what probably happened; empty: the status says all
   std::vector<std::string> last_errors;  // last lines of its standard error
+  std::vector<std::string> digest;       // what the text shows: its last few lines but for stack frames
   std::string log;                       // path; empty: none was written
 };
 

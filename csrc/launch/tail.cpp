@@ -3,6 +3,20 @@
 #include <algorithm>
 
 namespace downpour::launch {
+namespace {
+
+// "frame #6: f() + 0x1 (...)", and the heading of those.
+bool is_of_stack(std::string_view line) {
+  constexpr std::string_view kFrame = "frame #";
+  if (!line.starts_with(kFrame)) {
+    return line.starts_with("Exception raised from ");
+  }
+  const auto number = line.substr(kFrame.size());
+  const auto end = number.find_first_not_of("0123456789");
+  return end != 0 && end != std::string_view::npos && number.substr(end).starts_with(": ");
+}
+
+}  // namespace
 
 void Tail::add(std::string_view bytes) {
   if (bytes.size() > largest_) {
@@ -37,6 +51,20 @@ std::vector<std::string> Tail::lines(std::size_t count) const {
       break;
     }
     rest = rest.substr(0, start);
+  }
+  std::reverse(result.begin(), result.end());
+  return result;
+}
+
+std::vector<std::string> digest_of(const std::vector<std::string>& lines, std::size_t count) {
+  std::vector<std::string> result;
+  for (auto line = lines.rbegin(); line != lines.rend() && result.size() < count; ++line) {
+    if (!is_of_stack(*line)) {
+      result.push_back(*line);
+    }
+  }
+  if (result.empty()) {
+    result.assign(lines.rbegin(), lines.rbegin() + static_cast<std::ptrdiff_t>(std::min(count, lines.size())));
   }
   std::reverse(result.begin(), result.end());
   return result;

@@ -21,4 +21,8 @@ class Tail {
   std::string bytes_;
 };
 
+// The last `count` of these lines that are no frame of the stack which a c10::Error brings along, and would hide what it
+// says; where there is no other line, of all. Pure.
+std::vector<std::string> digest_of(const std::vector<std::string>& lines, std::size_t count);
+
 }  // namespace downpour::launch

@@ -37,6 +37,16 @@ TEST(Doctor, TriesTheDisk) {
   EXPECT_THAT(missing.fix, HasSubstr("--run-folder"));
 }
 
+TEST(Doctor, OfAMissingProgramItSaysWhatToWrite) {
+  const Variables none(std::vector<std::string>{"PATH=/bin"});
+  EXPECT_THAT(check_libraries("nonexistent", none).front().fix, HasSubstr("./nonexistent"));
+  for (const std::string path : {"/nonexistent", "./nonexistent"}) {
+    const Check check = check_libraries(path, none).front();
+    EXPECT_FALSE(check.good);
+    EXPECT_EQ(check.fix, "check the path; chmod +x makes a file executable");
+  }
+}
+
 TEST(Doctor, FindsLibTorchWhereTheLoaderIsToldToLook) {
   const RunFolder folder("", ::testing::TempDir());
   std::ofstream(folder.path() / "libtorch_cpu.so") << "x";

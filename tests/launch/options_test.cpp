@@ -148,6 +148,32 @@ TEST(Options, ASilenceThatEveryProcessWouldBreakIsRefused) {
   EXPECT_EQ(run({"--silence", "0.2", "--", "p"}).silence, std::chrono::milliseconds(200));
 }
 
+TEST(Options, ADurationIsAFiniteNumberOfSeconds) {
+  for (const std::string value : {"nan", "-nan", "inf", "-inf", "-1", "1e7", "soon", ""}) {
+    for (const std::string flag : {"--grace", "--snapshot-interval", "--silence"}) {
+      const std::string text = mistake({"run", flag, value, "--", "p"});
+      EXPECT_THAT(text, HasSubstr(flag)) << value;
+      EXPECT_THAT(text, HasSubstr("seconds from 0 to 1000000, found '" + value + "'"));
+    }
+    EXPECT_THAT(mistake({"serve", "--snapshot-interval", value}), HasSubstr("--snapshot-interval")) << value;
+  }
+  EXPECT_EQ(run({"--grace", "0", "--", "p"}).grace, Duration::zero());
+  EXPECT_EQ(run({"--grace", "1e-1", "--", "p"}).grace, std::chrono::milliseconds(100));
+}
+
+TEST(Options, AVariableHasAName) {
+  for (const std::string variable : {"=a", "=", ""}) {
+    EXPECT_THAT(mistake({"run", "-x", variable, "--", "p"}),
+                HasSubstr("--env '" + variable + "': expected NAME or NAME=VALUE"));
+  }
+  EXPECT_THAT(run({"-x", "A=", "--", "p"}).variables, ElementsAre("A="));
+}
+
+TEST(Options, OnlyRunRunsAProgram) {
+  EXPECT_THAT(mistake({"serve", "--", "./train"}), HasSubstr("serve: it runs no program, found './train' after --"));
+  EXPECT_THAT(mistake({"doctor", "--", "./train"}), HasSubstr("doctor: it runs no program"));
+}
+
 TEST(Options, AMissingProgramIsAMistakeWithItsFix) {
   EXPECT_THAT(mistake({"run"}), HasSubstr("-- program"));
   EXPECT_THAT(mistake({"run", "--workers", "2", "--"}), HasSubstr("-- program"));
@@ -177,11 +203,22 @@ TEST(Options, ServeNeedsWhatServerZeroPrinted) {
   EXPECT_THAT(mistake({"serve", "--index", "2", "--servers", "2"}), HasSubstr("--servers is 2"));
   EXPECT_THAT(mistake({"serve", "--servers", "2"}), HasSubstr("--endpoints"));
   EXPECT_THAT(mistake({"serve", "--job", "xyz"}), HasSubstr("--job"));
+  EXPECT_THAT(mistake({"serve", "--servers", "2", "--endpoints", "a:1"}), HasSubstr("expected 2 addresses, found 1"));
+  EXPECT_THAT(mistake({"serve", "--endpoints", "a:1,b:2"}), HasSubstr("expected 1 address, found 2"));
   const auto command =
       parse_command({"serve", "--servers", "2", "--endpoints", "a:1,b:2", "--job", "00ff", "--address", "a:1"});
   const auto& options = std::get<ServeOptions>(command);
   EXPECT_THAT(options.endpoints, ElementsAre("a:1", "b:2"));
   EXPECT_EQ(options.job, 255u);
+}
+
+TEST(Options, ServersHaveEachAnAddressThatWorkersCanConnectTo) {
+  EXPECT_THAT(mistake({"serve", "--endpoints", "127.0.0.1:0"}),
+              HasSubstr("--endpoints 127.0.0.1:0: workers cannot connect to port 0; give server 0 a port, and its "
+                        "--address the same"));
+  EXPECT_THAT(mistake({"serve", "--servers", "3", "--endpoints", "a:1,b:1,a:1"}),
+              HasSubstr("--endpoints: servers 0 and 2 cannot both be at a:1"));
+  EXPECT_THAT(mistake({"serve", "--endpoints", "nonsense"}), HasSubstr("--endpoints nonsense"));
 }
 
 TEST(Options, DoctorTakesAProgram) {

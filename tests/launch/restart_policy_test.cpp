@@ -27,6 +27,7 @@ std::string describe(const Failed& one) {
     case Failed::Consequence::kEndsJob:
       return concat(to_text(one.who), " failed, ends the job",
                     one.no_restart == Failed::NoRestart::kOthersStay ? ", others stay" : "");
+    case Failed::Consequence::kHarmless: return concat(to_text(one.who), " failed, harms nobody");
     default: return concat(to_text(one.who), " failed too");
   }
 }
@@ -51,8 +52,8 @@ class RestartPolicyTest : public ::testing::Test {
   std::vector<std::string> exits(Target who, int code, Finished finished = Finished::kNo) {
     return describe(policy_->exited(who, {.code = code}, finished, now_));
   }
-  std::vector<std::string> dies(Target who, int signal) {
-    return describe(policy_->exited(who, {.signal = signal}, Finished::kNo, now_));
+  std::vector<std::string> dies(Target who, int signal, Finished finished = Finished::kNo) {
+    return describe(policy_->exited(who, {.signal = signal}, finished, now_));
   }
   std::vector<std::string> interrupt(int signal) { return describe(policy_->interrupted(signal, now_)); }
   std::vector<std::string> wait() {
@@ -238,6 +239,30 @@ TEST_F(RestartPolicyTest, AServerThatEndsTooEarlyWithCode0StillFailsTheJob) {
   EXPECT_THAT(dies(worker(0), SIGTERM), ElementsAre("end 1"));
 }
 
+// The workers have their final values by then, and finish() has waited for snapshots of all they had pushed.
+TEST_F(RestartPolicyTest, AServerThatFailsOnceEveryWorkerHasFinishedHarmsNobody) {
+  options_.server_restarts = 0;
+  make(2, 2);
+  EXPECT_THAT(exits(worker(0), 0), IsEmpty());
+  EXPECT_THAT(dies(server(1), SIGKILL, Finished::kYes), ElementsAre("server 1 failed, harms nobody"));
+  EXPECT_THAT(exits(worker(1), 0, Finished::kYes), ElementsAre("release")) << "for the other one";
+  EXPECT_THAT(dies(server(0), SIGSEGV, Finished::kYes), ElementsAre("server 0 failed, harms nobody", "end 0"));
+}
+
+TEST_F(RestartPolicyTest, AWorkerThatFailsAfterItAllStillEndsTheJobWithItsCode) {
+  make(1, 1);
+  dies(server(0), SIGKILL, Finished::kYes);
+  EXPECT_THAT(exits(worker(0), 3, Finished::kYes), ElementsAre("worker 0 failed, ends the job", "abort", "end 3"));
+}
+
+// One of them may still be about to pull its final values.
+TEST_F(RestartPolicyTest, AServerIsRestartedUntilTheLastWorkerHasFinished) {
+  make(2, 1);
+  exits(worker(0), 0);
+  EXPECT_THAT(dies(server(0), SIGKILL), ElementsAre("server 0 failed, restart 1 of 3"));
+  EXPECT_THAT(wait(), ElementsAre("start server 0 life 1"));
+}
+
 TEST_F(RestartPolicyTest, AFailureAfterTheServersWereToldToEndIsFinal) {
   make(1, 1);
   EXPECT_THAT(exits(worker(0), 3, Finished::kYes), ElementsAre("worker 0 failed, ends the job", "abort", "release"));
@@ -248,9 +273,53 @@ TEST_F(RestartPolicyTest, CtrlCForwardsThenAsksThenKills) {
   EXPECT_THAT(interrupt(SIGINT), ElementsAre("SIGINT to worker 0", "SIGINT to worker 1"));
   EXPECT_THAT(dies(worker(0), SIGINT), IsEmpty());
   EXPECT_THAT(wait(), ElementsAre("SIGTERM to worker 1"));
-  EXPECT_THAT(wait(), ElementsAre("SIGKILL to worker 1", "SIGKILL to server 0"));
+  EXPECT_THAT(wait(), ElementsAre("SIGKILL to worker 1", "release"));
+  EXPECT_THAT(dies(worker(1), SIGKILL), IsEmpty());
+  EXPECT_THAT(wait(), ElementsAre("SIGKILL to server 0"));
+  EXPECT_THAT(dies(server(0), SIGKILL), ElementsAre("server 0 is cut off", "end 130"));
+}
+
+// One worker that ignores its signal, or stands still, must not cost the last snapshot of healthy servers.
+TEST_F(RestartPolicyTest, ServersHaveTheLastThirdOfTheGraceTimeWhateverTheWorkersDo) {
+  options_.grace = std::chrono::seconds(9);
+  for (const int number : {SIGINT, SIGTERM}) {
+    make(1, 1);
+    const TimePoint begun = now_;
+    interrupt(number);
+    if (number == SIGINT) {
+      wait();
+    }
+    EXPECT_THAT(wait(), ElementsAre("SIGKILL to worker 0", "release")) << "it need not even end: it pushes no more";
+    EXPECT_EQ(now_ - begun, std::chrono::seconds(6));
+    EXPECT_THAT(exits(server(0), 0, Finished::kYes), IsEmpty());
+    EXPECT_THAT(dies(worker(0), SIGKILL), ElementsAre(concat("end ", 128 + number)));
+  }
+}
+
+TEST_F(RestartPolicyTest, AFailureThatEndsTheJobLeavesTheServersTheirThirdToo) {
+  options_.grace = std::chrono::seconds(9);
+  options_.worker_restarts = 0;
+  make(2, 1);
+  exits(worker(0), 5);
+  EXPECT_THAT(wait(), ElementsAre("SIGKILL to worker 1", "release"));
+  EXPECT_THAT(dies(worker(1), SIGKILL), IsEmpty());
+  EXPECT_THAT(exits(server(0), 1), ElementsAre("end 5"));
+}
+
+TEST_F(RestartPolicyTest, AWorkerThatNotEvenSIGKILLEndsIsNoExcuseToWaitForServers) {
+  make(1, 1);
+  interrupt(SIGTERM);
+  wait();
+  EXPECT_THAT(wait(), ElementsAre("SIGKILL to worker 0", "SIGKILL to server 0"));
   EXPECT_THAT(dies(server(0), SIGKILL), ElementsAre("server 0 is cut off"));
-  EXPECT_THAT(dies(worker(1), SIGKILL), ElementsAre("end 130"));
+  EXPECT_THAT(wait(), ElementsAre("end 143"));
+}
+
+TEST_F(RestartPolicyTest, WithoutGraceAllAreKilledAtOnce) {
+  options_.grace = Duration::zero();
+  make(1, 1);
+  interrupt(SIGTERM);
+  EXPECT_THAT(wait(), ElementsAre("SIGKILL to worker 0", "SIGKILL to server 0"));
 }
 
 TEST_F(RestartPolicyTest, CtrlCEndsCleanlyWith130WhateverTheProgramSays) {

@@ -1,8 +1,10 @@
 #include "csrc/launch/run_folder.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <optional>
 
 #include "csrc/base/error.h"
@@ -77,6 +79,35 @@ TEST(RunFolder, ServersByHandKeepAJobOff) {
     }
   }
   EXPECT_NO_THROW(RunFolder(run, ""));
+}
+
+// Root may write everywhere, but not below a file.
+TEST(RunFolder, SaysWhyServersCouldNotWriteThere) {
+  const RunFolder folder("", ::testing::TempDir());
+  EXPECT_NO_THROW(folder.check_snapshots()) << "a server makes it";
+  std::filesystem::create_directory(folder.snapshots());
+  EXPECT_NO_THROW(folder.check_snapshots());
+  std::filesystem::remove(folder.snapshots());
+  const auto refused = [&folder](const std::string& why) {
+    try {
+      folder.check_snapshots();
+      ADD_FAILURE() << why;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), concat("--run-folder ", folder.path().string(), ": cannot write snapshots into ",
+                                     folder.snapshots().string(), ": ", why, "; choose another one"));
+    }
+  };
+  std::ofstream(folder.snapshots()) << "no folder";
+  refused("Not a directory");
+  std::filesystem::remove(folder.snapshots());
+  std::filesystem::create_symlink("nowhere", folder.snapshots());
+  refused("No such file or directory");
+  std::filesystem::remove(folder.snapshots());
+  if (::geteuid() != 0) {
+    std::filesystem::create_directory(folder.snapshots());
+    ::chmod(folder.snapshots().c_str(), 0555);
+    refused("Permission denied");
+  }
 }
 
 TEST(RunFolder, SaysWhyItCannotBeMade) {

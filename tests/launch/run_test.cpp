@@ -169,6 +169,15 @@ TEST_F(RunTest, BadInput_ARunFolderThatAnotherJobUsesIsRefused) {
   EXPECT_THAT(finish.err, HasSubstr(" uses it (lock); choose another one"));
 }
 
+TEST_F(RunTest, BadInput_AFolderThatServersCannotWriteIntoIsRefused) {
+  std::filesystem::create_directories(run_folder());
+  std::ofstream(run_folder() + "/snapshots") << "no folder";
+  const Finish finish = launch({"run", "-s", "1", "--run-folder", run_folder(), "--", "true"});
+  EXPECT_EQ(finish.exit_code, 2);
+  EXPECT_THAT(finish.err, HasSubstr("cannot write snapshots into " + run_folder() + "/snapshots: Not a directory"));
+  EXPECT_EQ(launch({"run", "--run-folder", run_folder(), "--", "true"}).exit_code, 0) << "no server, no snapshot";
+}
+
 // The PATH of -x is the program's; the debugger is the user's own.
 TEST_F(RunTest, ADebuggerIsFoundWhateverPathTheProgramGets) {
   if (!find_program("gdb", Variables(static_cast<const char* const*>(environ)))) {
@@ -230,6 +239,17 @@ TEST_F(RunTest, L8_TheSummaryNamesEverything) {
   EXPECT_EQ(cause["log"], run_folder() + "/logs/worker-0.err");
   EXPECT_THAT(finish.err, HasSubstr("log: " + run_folder() + "/logs/worker-0.err"));
   EXPECT_THAT(finish.err, HasSubstr("  | tail\n"));
+}
+
+TEST_F(RunTest, L8_AStackDoesNotHideWhatAnExceptionSays) {
+  const Finish finish = launch({"run", "--run-folder", run_folder(), "--max-restarts", "0", "--", "bash", "-c",
+                                "echo '  what():  no such shape' >&2; echo 'Exception raised from f at x.cpp:1 (most "
+                                "recent call first):' >&2; for i in {0..70}; do echo \"frame #$i: f + 0x1\" >&2; done; "
+                                "exit 6"});
+  EXPECT_THAT(finish.err, HasSubstr("  last 1 line of standard error, but for stack frames:\n"
+                                    "  |   what():  no such shape\n"));
+  EXPECT_EQ(summary()["cause"]["last_errors"].size(), 50u);
+  EXPECT_EQ(summary()["cause"]["last_errors"].back(), "frame #70: f + 0x1");
 }
 
 TEST_F(RunTest, L8_AKillFromOutsideIsToldFromOurOwn) {
@@ -311,6 +331,20 @@ TEST_F(RunTest, L9_BinaryOutputComesThroughWhole) {
   bytes += "\n";
   std::ofstream(path, std::ios::binary) << bytes;
   EXPECT_EQ(launch({"run", "-q", "--", "cat", path}).out, bytes);
+}
+
+// The program finds the signal as the launcher did: its own files are its own business.
+TEST_F(RunTest, L9_ALogThatMayNotGrowEndsOutLoudAndNobodyElse) {
+  for (const std::string before : {"", "trap '' XFSZ; "}) {
+    const Finish finish = launch({"run", "-q", "--tee", "none", "--", "bash", "-c",
+                                  before + "ulimit -f 50; exec " + DOWNPOUR_PROGRAM + " run --run-folder " +
+                                      run_folder() + " -- bash -c 'seq 20000; head -c 100000 /dev/zero > " +
+                                      shell_file("own") + "; echo head ended with $?'"});
+    EXPECT_EQ(finish.exit_code, 0) << finish.err;
+    EXPECT_THAT(finish.out, HasSubstr("20000\n"));
+    EXPECT_THAT(finish.out, HasSubstr(before.empty() ? "head ended with 153\n" : "head ended with 1\n"));
+    EXPECT_THAT(finish.err, HasSubstr("logs/worker-0.out ends here: File too large"));
+  }
 }
 
 // ---- L11: restarts ---------------------------------------------------------------------------------------------------------

@@ -196,6 +196,15 @@ TEST(Serve, BadInput_TheFolderOfARunningJobIsRefused) {
   std::filesystem::remove_all(job.path());
 }
 
+TEST(Serve, BadInput_NothingIsPrintedForEndpointsThatCannotWork) {
+  for (const std::string endpoints : {"127.0.0.1:0", "127.0.0.1:7001,127.0.0.1:7002"}) {
+    const Finish finish = launch({"serve", "--endpoints", endpoints});
+    EXPECT_EQ(finish.exit_code, 2);
+    EXPECT_EQ(finish.out, "");
+    EXPECT_THAT(finish.err, HasSubstr("--endpoints"));
+  }
+}
+
 TEST(Serve, BadInput_APortInUseIsNamedWithItsFlag) {
   const Fd taken = transport::bind_socket({.host = "127.0.0.1", .port = 0}, transport::Exposure::kLoopbackOnly);
   const std::string address = transport::local_address(taken.get()).text();

@@ -24,10 +24,12 @@ FailureRecord failure(Target who, ExitStatus status, Failed::Consequence consequ
                        .peak_memory_bytes = 3'200'000'000,
                        .hint = "",
                        .last_errors = {},
+                       .digest = {},
                        .log = "/run/logs/x.err"};
   for (int line = 0; line < 50; ++line) {
     record.last_errors.push_back("line " + std::to_string(line));
   }
+  record.digest = {record.last_errors.end() - 10, record.last_errors.end()};
   return record;
 }
 
@@ -57,6 +59,26 @@ TEST(Summary, TheCauseComesFirstWithEverythingThatHelps) {
   EXPECT_THAT(text, HasSubstr("failed with exit code 139"));
   EXPECT_THAT(text, HasSubstr("run folder /run"));
   EXPECT_LT(text.find("worker 1 failed first"), text.find("afterwards: worker 0"));
+}
+
+TEST(Summary, ItSaysWhereFramesOfAStackWereLeftOut) {
+  Summary summary = failed_job();
+  EXPECT_THAT(to_text(summary), HasSubstr("  last 10 lines of standard error:\n"));
+  summary.failures[1].digest = {"what(): no such shape"};
+  EXPECT_THAT(to_text(summary), HasSubstr("  last 1 line of standard error, but for stack frames:\n"
+                                          "  | what(): no such shape\n"));
+  summary.failures[1].last_errors = summary.failures[1].digest = {};
+  EXPECT_THAT(to_text(summary), HasSubstr("  it wrote nothing to standard error\n"));
+}
+
+TEST(Summary, AServerThatFailedWhenNobodyNeededItIsAWarning) {
+  Summary summary;
+  summary.failures = {failure(server(0), {.signal = SIGKILL}, Failed::Consequence::kHarmless)};
+  EXPECT_EQ(cause(summary), nullptr);
+  EXPECT_THAT(to_text(summary), HasSubstr("downpour: warning: server 0: killed by SIGKILL (signal 9) when every worker "
+                                          "had finished; only its last snapshot may be missing"));
+  EXPECT_THAT(to_text(summary), HasSubstr("succeeded"));
+  EXPECT_EQ(nlohmann::json::parse(to_json(summary))["failures"][0]["consequence"], "none");
 }
 
 TEST(Summary, TheJsonHoldsAllKeptLinesAndTheCause) {

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "csrc/base/error.h"
+
 namespace downpour::launch {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::IsEmpty;
 
 TEST(Tail, KeepsTheLastLinesOldestFirst) {
@@ -42,6 +45,32 @@ TEST(Tail, OfOneEndlessLineItKeepsTheEnd) {
   Tail tail(8);
   tail.add("0123456789abcdef");
   EXPECT_THAT(tail.lines(5), ElementsAre("89abcdef"));
+}
+
+// ---- what of it tells something -------------------------------------------------------------------------------------------
+
+TEST(Digest, LeavesTheFramesOfAStackOut) {
+  std::vector<std::string> lines = {"loading", "terminate called after throwing an instance of 'c10::Error'",
+                                    "  what():  worker 1: the job was ended",
+                                    "Exception raised from raise at member.cpp:17 (most recent call first):"};
+  for (int frame = 0; frame < 60; ++frame) {
+    lines.push_back(concat("frame #", frame, ": <unknown function> + 0x27305 (0x7f1c in /lib/libc.so.6)"));
+  }
+  lines.emplace_back();
+  EXPECT_THAT(digest_of(lines, 3), ElementsAre("terminate called after throwing an instance of 'c10::Error'",
+                                               "  what():  worker 1: the job was ended", ""));
+}
+
+TEST(Digest, LeavesNothingElseOut) {
+  const std::vector<std::string> lines = {"frame #1",          "frame #: x",   "a frame #1: x",  "frame #1x: y",
+                                          "Exception raised!", "frames #1: x", "frame # 1: text"};
+  EXPECT_THAT(digest_of(lines, 10), ElementsAreArray(lines));
+  EXPECT_THAT(digest_of(lines, 2), ElementsAre("frames #1: x", "frame # 1: text"));
+}
+
+TEST(Digest, OfNothingButFramesItKeepsThem) {
+  EXPECT_THAT(digest_of({"frame #1: a", "frame #2: b"}, 1), ElementsAre("frame #2: b"));
+  EXPECT_THAT(digest_of({}, 1), IsEmpty());
 }
 
 }  // namespace
