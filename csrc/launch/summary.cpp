@@ -33,13 +33,19 @@ std::string last_errors_text(const FailureRecord& failure) {
   return text;
 }
 
+// What the lines below say themselves is not said twice.
+std::string hint_text(const FailureRecord& failure) {
+  const auto says_it = [&](const std::string& line) { return line.find(failure.hint) != std::string::npos; };
+  return failure.hint.empty() || std::ranges::any_of(failure.digest, says_it) ? "" : "  " + failure.hint + "\n";
+}
+
 std::string cause_text(const FailureRecord& failure) {
   std::string text = concat(
       "downpour: ", to_text(failure.who), " failed first: ", failure.status.text(), "\n  pid ", failure.pid, " on ",
       failure.host, ", ", iso_text(failure.when), ", ", fixed(seconds(failure.after), 1), " s after its start",
       failure.life > 0 ? concat(", restarted ", failure.life, failure.life == 1 ? " time" : " times", " before") : "",
       ", peak memory ", bytes_text(static_cast<std::uint64_t>(failure.peak_memory_bytes)), "\n");
-  text += failure.hint.empty() ? "" : "  " + failure.hint + "\n";
+  text += hint_text(failure);
   text += failure.log.empty() ? "" : "  log: " + failure.log + "\n";
   return text + last_errors_text(failure);
 }

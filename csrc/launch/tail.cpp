@@ -59,7 +59,8 @@ std::vector<std::string> Tail::lines(std::size_t count) const {
 std::vector<std::string> digest_of(const std::vector<std::string>& lines, std::size_t count) {
   std::vector<std::string> result;
   for (auto line = lines.rbegin(); line != lines.rend() && result.size() < count; ++line) {
-    if (!is_of_stack(*line)) {
+    const bool says_nothing = result.empty() && line->empty();
+    if (!is_of_stack(*line) && !says_nothing) {
       result.push_back(*line);
     }
   }

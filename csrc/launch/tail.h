@@ -22,7 +22,7 @@ class Tail {
 };
 
 // The last `count` of these lines that are no frame of the stack which a c10::Error brings along, and would hide what it
-// says; where there is no other line, of all. Pure.
+// says, nor empty lines at the end; where there is no other line, of all. Pure.
 std::vector<std::string> digest_of(const std::vector<std::string>& lines, std::size_t count);
 
 }  // namespace downpour::launch

@@ -61,6 +61,14 @@ TEST(Summary, TheCauseComesFirstWithEverythingThatHelps) {
   EXPECT_LT(text.find("worker 1 failed first"), text.find("afterwards: worker 0"));
 }
 
+TEST(Summary, AHintThatTheErrorItselfGivesIsNotGivenTwice) {
+  Summary summary = failed_job();
+  summary.failures[1].hint = "start it with --servers";
+  EXPECT_THAT(to_text(summary), HasSubstr("\n  start it with --servers\n"));
+  summary.failures[1].digest = {"what(): no server; start it with --servers 1"};
+  EXPECT_THAT(to_text(summary), Not(HasSubstr("\n  start it with --servers\n")));
+}
+
 TEST(Summary, ItSaysWhereFramesOfAStackWereLeftOut) {
   Summary summary = failed_job();
   EXPECT_THAT(to_text(summary), HasSubstr("  last 10 lines of standard error:\n"));
