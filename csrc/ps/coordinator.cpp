@@ -140,6 +140,9 @@ void Coordinator::State::turn() {
 }
 
 std::optional<std::string> Coordinator::State::objection(const Hello& hello) const {
+  if (hello.role == Role::kRank) {
+    return "a coordinator has workers and servers, not ranks of a group";
+  }
   if (hello.job != job) {
     return concat("this coordinator runs job ", std::hex, job, ", not ", hello.job);
   }

@@ -37,7 +37,7 @@ std::uint8_t get_flag(Reader& reader, std::string_view what) {
 
 Role get_role(Reader& reader) {
   const auto role = reader.get<std::uint8_t>();
-  DOWNPOUR_CHECK_AS(ProtocolError, role >= 1 && role <= 2, "hello: ", int{role}, " is no role (1 or 2)");
+  DOWNPOUR_CHECK_AS(ProtocolError, role >= 1 && role <= 3, "hello: ", int{role}, " is no role (1 to 3)");
   return static_cast<Role>(role);
 }
 
@@ -56,6 +56,7 @@ std::string_view name(Role role) {
   switch (role) {
     case Role::kWorker: return "worker";
     case Role::kServer: return "server";
+    case Role::kRank: return "rank";
   }
   return "unknown role";
 }

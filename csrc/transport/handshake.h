@@ -14,7 +14,7 @@ namespace downpour::transport {
 constexpr std::size_t kLargestHandshakeBytes = 4096;  // header and body of one frame
 constexpr FrameLimits kHandshakeLimits{.body_bytes = kLargestHandshakeBytes - kFrameHeaderBytes, .window_bytes = 0};
 
-enum class Role : std::uint8_t { kWorker = 1, kServer = 2 };
+enum class Role : std::uint8_t { kWorker = 1, kServer = 2, kRank = 3 };  // kRank: of a group of equals
 std::string_view name(Role role);
 
 struct Hello {

@@ -6,6 +6,7 @@
 
 #include "csrc/base/bytes.h"
 #include "csrc/base/fd.h"
+#include "csrc/transport/sealed_memory.h"
 
 namespace downpour::transport {
 
@@ -28,7 +29,6 @@ class Segment {
   // Errors: ProtocolError when the descriptor is no memfd sealed against shrinking and growing, or has another size;
   // CommError when it cannot be mapped.
   static std::shared_ptr<Segment> map(Fd memory, const Sizes& expected);
-  ~Segment();
 
   int fd() const;
   const Sizes& sizes() const;
@@ -46,13 +46,12 @@ class Segment {
     std::uint64_t window_to_connector = 0;
     std::uint64_t total = 0;
   };
-  Segment(Fd memory, const Sizes& sizes, const Layout& layout);
+  Segment(SealedMemory memory, const Sizes& sizes, const Layout& layout);
   static std::optional<Layout> lay_out(const Sizes& sizes);  // nullopt: no power of two, or more than an address holds
 
-  Fd memory_;
+  SealedMemory memory_;
   Sizes sizes_;
   Layout layout_;
-  MutableBytes mapping_;
 };
 
 }  // namespace downpour::transport

@@ -9,7 +9,7 @@
 
 #include "csrc/base/aligned_bytes.h"
 #include "csrc/base/random.h"
-#include "tests/ps/targets.h"
+#include "tests/support/targets.h"
 
 namespace downpour::ps {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "csrc/base/random.h"
-#include "tests/ps/targets.h"
+#include "tests/support/targets.h"
 
 namespace downpour::ps {
 namespace {
