@@ -30,7 +30,6 @@ ServerJob::ServerJob(Replica& replica, const Environment& environment, transport
       buffers_(replica, environment),
       session_(environment, replica.options(), agreement_of(replica, buffers_), shared_memory),
       sent_(replica.trainable().size()) {
-  buffers_.set_workers(world_size());
   session_.outlive_fences([this] { rank() == 0 ? offer_values() : client().open(); });
   fetch();
   if (is_synchronous()) {

@@ -23,8 +23,6 @@ class SharedBuffers {
  public:
   SharedBuffers(const Replica& replica, const Environment& environment);
 
-  void set_workers(int workers) { world_size_ = workers; }  // as the job counts them
-
   // The parameters go on where the job has been; says so of the buffers that do not.
   void note_values_of_before() const;
 

@@ -78,11 +78,9 @@ struct BufferCheck {
   }
 
   void expect_one_per_rank() const {
-    const bool whole = sizes.size() == 1 && sizes[0] == slice_bytes() * world;
-    const bool list = sizes.size() == static_cast<std::size_t>(world);
-    DOWNPOUR_CHECK(whole || list, what, ": expected ", slice_bytes() * world, " bytes in 1 or ", world,
-                   " pieces, found ", found(sizes));
-    for (std::size_t i = 0; !whole && i < sizes.size(); ++i) {
+    DOWNPOUR_CHECK(sizes.size() == static_cast<std::size_t>(world), what, ": expected ", slice_bytes() * world,
+                   " bytes in ", world, world == 1 ? " piece" : " pieces", ", found ", found(sizes));
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
       DOWNPOUR_CHECK(sizes[i] == slice_bytes(), what, " ", i, ": expected ", slice_bytes(), " bytes, found ", sizes[i]);
     }
   }

@@ -49,6 +49,14 @@ PlanRun::PlanRun(const Call& call, const PieceHeader& header, int rank, std::spa
   begin_step();
 }
 
+PlanRun::~PlanRun() {
+  for (std::size_t other = 0; other < links_.size(); ++other) {
+    if (other != static_cast<std::size_t>(rank_)) {
+      links_[other]->keep_pieces();
+    }
+  }
+}
+
 std::span<const MutableBytes> PlanRun::memory_of(Buffer buffer) const {
   switch (buffer) {
     case Buffer::kInput: return inputs_;
@@ -109,11 +117,6 @@ bool PlanRun::advance() {
     }
     ++step_;
     begin_step();
-  }
-  for (const Step& step : plan_.steps) {
-    if (step.to != Step::kNobody && step.to != rank_) {
-      links_[static_cast<std::size_t>(step.to)]->keep_pieces();
-    }
   }
   return true;
 }

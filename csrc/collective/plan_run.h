@@ -19,10 +19,14 @@ class PlanRun {
   // looked at; `header`: what ranks compare, that of the group's call of which this one may be a part.
   PlanRun(const Call& call, const PieceHeader& header, int rank, std::span<Link* const> links);
 
-  // Goes on as far as it gets now; true when all is done: the call's memory is the caller's again. Errors: Error naming both calls when a rank is in another one; PeerLostError when one that is still needed
-  // has ended its group. After either the run is over, and the ranks are no longer in step.
+  ~PlanRun();  // however it ended: from here on the call's memory is the caller's again
+  PlanRun(const PlanRun&) = delete;
+  PlanRun& operator=(const PlanRun&) = delete;
+
+  // Goes on as far as it gets now; true when all is done. Errors: Error naming both calls when a rank is in another one; PeerLostError
+  // when one that is still needed has ended its group. After either the run is over, and the ranks are no longer in step.
   bool advance();
-  // The rank it waits for now; Step::kNobody when done.
+  // The rank whose part is missing; Step::kNobody when done.
   int waits_for() const;
 
  private:

@@ -130,14 +130,12 @@ void Team::wait_for(int member, const Attempt& attempt) {
 }
 
 // Sequentially consistent on both sides: either we see the member's new count or it sees us asleep.
-bool Team::sleep_at(Line& peer, std::uint32_t seen) const {
+void Team::sleep_at(Line& peer, std::uint32_t seen) const {
   peer.sleepers.fetch_add(1, std::memory_order_seq_cst);
-  const bool still = peer.meetings.load(std::memory_order_seq_cst) == seen;
-  if (still) {
+  if (peer.meetings.load(std::memory_order_seq_cst) == seen) {
     syscall(SYS_futex, word_of(peer.meetings), FUTEX_WAIT, seen, &kLongestSleep, nullptr, 0);
   }
   peer.sleepers.fetch_sub(1, std::memory_order_seq_cst);
-  return still;
 }
 
 void Team::give_up(const Attempt& attempt) {

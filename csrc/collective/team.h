@@ -35,7 +35,7 @@ struct Announcement {
 // The members of a group that share a machine, and the memory through which they meet: for each a line of control words, two
 // announcements and two slots that only it writes. A member fills its slot, all meet, everyone reads what it needs of the others'
 // slots; after next_slot() the other slot is free to be filled, since whoever has come to the meeting after has read this one.
-// Threads: one at a time calls (one call under way); abort() and missing() any.
+// Threads: one at a time calls (one call under way); abort(), leave() and is_aborted() any.
 // Owns: nothing; the memory outlives it. Nobody trusts what others wrote: indices are our own, announcements are copied out first.
 class Team {
  public:
@@ -78,7 +78,7 @@ class Team {
   struct Line;
   Line& line(int member) const;
   void wait_for(int member, const Attempt& attempt);
-  bool sleep_at(Line& line, std::uint32_t seen) const;
+  void sleep_at(Line& line, std::uint32_t seen) const;
   void miss(int member, std::uint32_t seen, const Attempt& attempt);
   [[noreturn]] void give_up(const Attempt& attempt);
   [[noreturn]] void throw_reason() const;

@@ -13,7 +13,7 @@
 namespace downpour::collective {
 namespace {
 
-constexpr std::int64_t kLineBytes = 64;
+constexpr std::int64_t kCacheLineBytes = 64;
 // Up to here everyone reduces everything, which takes one meeting a slot; with more members or bytes everyone reduces its share and
 // fetches the others', which takes two but reads less.
 constexpr int kMostMembersReducingAll = 2;
@@ -37,9 +37,9 @@ struct Range {
 
 // Part `index` of `parts` of some bytes: whole cache lines, so whole elements, and no two members write one line.
 Range part_of(std::int64_t bytes, int index, int parts) {
-  const std::int64_t lines = (bytes + kLineBytes - 1) / kLineBytes;
-  const std::int64_t begin = std::min(bytes, lines * index / parts * kLineBytes);
-  const std::int64_t end = std::min(bytes, lines * (index + 1) / parts * kLineBytes);
+  const std::int64_t lines = (bytes + kCacheLineBytes - 1) / kCacheLineBytes;
+  const std::int64_t begin = std::min(bytes, lines * index / parts * kCacheLineBytes);
+  const std::int64_t end = std::min(bytes, lines * (index + 1) / parts * kCacheLineBytes);
   return {begin, end - begin};
 }
 
@@ -180,7 +180,7 @@ class TeamCall {
   }
 
   // ---- a slot holds a part for each member -------------------------------------------------------------------------------
-  std::int64_t share_bytes() const { return Team::kSlotBytes / team_.size() / kLineBytes * kLineBytes; }
+  std::int64_t share_bytes() const { return Team::kSlotBytes / team_.size() / kCacheLineBytes * kCacheLineBytes; }
   std::byte* share_of(int from, int to) const { return at(team_.slot_of(from), to * share_bytes()); }
 
   void fill_shares(std::int64_t begin) {

@@ -81,9 +81,9 @@ void Membership::see(TimePoint now) {
 // ---- joining and leaving ------------------------------------------------------------------------------------------
 
 std::optional<std::string> Membership::refusal(Target target, std::int64_t pid) const {
+  const bool worker = target.kind == Target::Kind::kWorker;
   const Member* member = find(target);
   if (member == nullptr) {
-    const bool worker = target.kind == Target::Kind::kWorker;
     const int count = worker ? options_.workers : options_.servers;
     if (count == 0) {
       return concat(text(target), " has no place in this job: it has no servers; start it with --servers");
@@ -94,8 +94,7 @@ std::optional<std::string> Membership::refusal(Target target, std::int64_t pid) 
   if (member->phase == Phase::kLive && member->pid != pid) {
     return concat(text(target), " is taken: process ", member->pid, " holds it, process ", pid, " asks for it");
   }
-  const bool is_worker = target.kind == Target::Kind::kWorker;
-  if (is_worker && workers_[static_cast<std::size_t>(target.index)].has_finished()) {
+  if (worker && workers_[static_cast<std::size_t>(target.index)].has_finished()) {
     return concat(text(target), " has finished: the job is over for it, and another optimizer needs another job");
   }
   return std::nullopt;

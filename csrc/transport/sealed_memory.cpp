@@ -6,8 +6,6 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
-#include <atomic>
-
 #include "csrc/base/error.h"
 #include "csrc/base/system_call.h"
 

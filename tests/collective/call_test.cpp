@@ -58,14 +58,13 @@ TEST(Call, TakesWhatEachOperationHas) {
   EXPECT_EQ(error_of(floats(Op::kBroadcast, 4, 2), {}, {16}), "");
   EXPECT_EQ(error_of(floats(Op::kAllReduce, 4), {}, {16}), "");
   EXPECT_EQ(error_of(floats(Op::kReduce, 4), {}, {16}), "");
-  EXPECT_EQ(error_of(floats(Op::kAllGather, 4), {16}, {48}), "");
   EXPECT_EQ(error_of(floats(Op::kAllGather, 4), {16}, {16, 16, 16}), "");
-  EXPECT_EQ(error_of(floats(Op::kGather, 4, 1), {16}, {48}, 1), "");
+  EXPECT_EQ(error_of(floats(Op::kGather, 4, 1), {16}, {16, 16, 16}, 1), "");
   EXPECT_EQ(error_of(floats(Op::kGather, 4, 1), {16}, {}, 2), "");
   EXPECT_EQ(error_of(floats(Op::kScatter, 4, 1), {16, 16, 16}, {16}, 1), "");
   EXPECT_EQ(error_of(floats(Op::kScatter, 4, 1), {}, {16}, 0), "");
-  EXPECT_EQ(error_of(floats(Op::kReduceScatter, 4), {48}, {16}), "");
-  EXPECT_EQ(error_of(floats(Op::kAllToAll, 4), {48}, {16, 16, 16}), "");
+  EXPECT_EQ(error_of(floats(Op::kReduceScatter, 4), {16, 16, 16}, {16}), "");
+  EXPECT_EQ(error_of(floats(Op::kAllToAll, 4), {16, 16, 16}, {16, 16, 16}), "");
   EXPECT_EQ(error_of(floats(Op::kAllToAll, CallShape::kUneven), {0, 4, 8}, {0, 16, 4}), "");
   EXPECT_EQ(error_of(floats(Op::kAllReduce, 0), {}, {0}), "");
 }
@@ -74,12 +73,13 @@ TEST(Call, SaysWhichBufferHasTheWrongSize) {
   EXPECT_EQ(
       error_of(floats(Op::kAllReduce, 4), {}, {12}, 1),
       "all_reduce of 4 float, sum, on rank 1 of 3: output: expected 16 bytes in 1 piece, found 12 bytes in 1 piece");
-  EXPECT_EQ(error_of(floats(Op::kAllGather, 4), {20}, {48}),
+  EXPECT_EQ(error_of(floats(Op::kAllGather, 4), {16}, {48}),
+            "all_gather of 4 float, on rank 0 of 3: output: expected 48 bytes in 3 pieces, found 48 bytes in 1 piece");
+  EXPECT_EQ(error_of(floats(Op::kAllGather, 4), {20}, {16, 16, 16}),
             "all_gather of 4 float, on rank 0 of 3: input: expected 16 bytes in 1 piece, found 20 bytes in 1 piece");
-  EXPECT_EQ(
-      error_of(floats(Op::kReduceScatter, 4), {16, 16}, {16}),
-      "reduce_scatter of 4 float, sum, on rank 0 of 3: input: expected 48 bytes in 1 or 3 pieces, found 32 bytes in 2 "
-      "pieces");
+  EXPECT_EQ(error_of(floats(Op::kReduceScatter, 4), {16, 16}, {16}),
+            "reduce_scatter of 4 float, sum, on rank 0 of 3: input: expected 48 bytes in 3 pieces, found 32 bytes in 2 "
+            "pieces");
   EXPECT_EQ(error_of(floats(Op::kAllGather, 4), {16}, {16, 20, 12}),
             "all_gather of 4 float, on rank 0 of 3: output 1: expected 16 bytes, found 20");
 }

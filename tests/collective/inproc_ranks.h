@@ -36,6 +36,7 @@ class InprocRank final : public LinksUser {
     run_.emplace(call, PieceHeader{number, call.shape}, links_.options().rank, links_.all());
     advance();
   }
+  void drop() { run_.reset(); }
   bool done() const { return !run_; }
   std::string error() const { return error_; }
   int waits_for() const { return run_ ? run_->waits_for() : Step::kNobody; }

@@ -108,6 +108,19 @@ TEST(PlanRunEndings, RanksInDifferentCallsNameBoth) {
   EXPECT_TRUE(mine.is_untouched());
 }
 
+// What is on its way is copied when a call ends, well or not: its memory is the caller's again.
+TEST(PlanRunEndings, OfACallThatIsDroppedNoLaterMemoryIsSent) {
+  InprocRanks ranks(2);
+  std::vector<float> root(100, 3), other(100, 0);
+  const CallShape shape{Op::kBroadcast, ElementType::kFloat32, ReduceOp::kSum, 0, 100};
+  ranks.rank(0).begin({shape, {}, {bytes_of(root)}}, 0);
+  ranks.rank(0).drop();
+  std::ranges::fill(root, 9.f);
+  ranks.rank(1).begin({shape, {}, {bytes_of(other)}}, 0);
+  ranks.deliver(1);
+  EXPECT_EQ(other, std::vector<float>(100, 3));
+}
+
 TEST(PlanRunEndings, ARankMayLeaveWhenItsPartIsDone) {
   InprocRanks ranks(2);
   RankCall<float> root(Op::kBroadcast, ReduceOp::kSum, 0, 1009, 0, 2);

@@ -307,7 +307,7 @@ TEST(Reduce, every_pair_with_any_count_and_number_of_sources) {
 }
 
 TEST(Reduce, same_bits_on_every_instruction_set) {
-  ps::for_each_target([](bool, const char* target) {
+  for_each_target([](bool, const char* target) {
     for_each_pair([&](ElementType type, ReduceOp op) {
       for (const std::size_t sources : {1u, 2u, 3u}) {
         compare(type, op, sources, 1, target);
@@ -478,7 +478,7 @@ void compare_all_patterns(const Reduction& reduction, const std::vector<std::uin
 
 template <class Format>
 void compare_all_patterns(ElementType type) {
-  ps::for_each_target([&](bool, const char* target) {
+  for_each_target([&](bool, const char* target) {
     const std::vector<std::uint16_t> all = all_patterns(0);
     const std::vector<std::uint16_t> minus_zero(all.size(), 0x8000);
     compare_all_patterns<Format>({type, ReduceOp::kSum}, all, minus_zero, target);  // each becomes itself

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace downpour::ps {
+namespace downpour {
 
 // Runs `body(fused, name)` once for every instruction set of this machine that Highway would choose from; `fused`:
 // whether its multiply-add rounds once.
@@ -21,4 +21,4 @@ void for_each_target(const Body& body) {
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
-}  // namespace downpour::ps
+}  // namespace downpour
