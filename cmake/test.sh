@@ -29,8 +29,8 @@ if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0)" -gt 28 ]; then
 fi
 
 # Under the sanitizers: the core's own tests, not those that start processes, and the bugs that each sanitizer must find.
-core_tests='base_test transport_test ps_test sanitizer_bugs'
-core_labels='^(base|transport|ps|sanitizers)$'
+core_tests='base_test transport_test ps_test collective_test sanitizer_bugs'
+core_labels='^(base|transport|ps|collective|sanitizers)$'
 
 check() {  # check <preset> <targets or all> <labels> [command before ctest...]
   preset=$1

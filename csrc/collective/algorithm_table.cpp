@@ -8,7 +8,7 @@
 namespace downpour::collective {
 namespace {
 
-struct Row {
+struct Row {  // NOLINT(clang-analyzer-optin.performance.Padding): fields in the order in which a row is read
   Op op;
   std::int32_t smallest_world;
   std::int64_t largest_bytes;

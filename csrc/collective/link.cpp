@@ -10,19 +10,20 @@ namespace {
 
 enum Type : std::uint16_t { kPiece = transport::kFirstUserType, kReturned, kAbort };
 
-// Op, type, reduction, nothing, root, count: the wire form of a shape.
-void encode(const PieceHeader& header, Writer& writer) {
-  writer.put(header.number).put(static_cast<std::uint8_t>(header.shape.op));
-  writer.put(static_cast<std::uint8_t>(header.shape.type)).put(static_cast<std::uint8_t>(header.shape.reduce));
-  writer.put(header.shape.root).put(header.shape.count);
-}
-
 template <typename Enum>
 Enum get_enum(Reader& reader, Enum last, const char* what) {
   const auto value = reader.get<std::uint8_t>();
   DOWNPOUR_CHECK_AS(ProtocolError, value >= 1 && value <= static_cast<std::uint8_t>(last), "a piece of ", what, " ",
                     int{value}, ", expected 1 to ", int{static_cast<std::uint8_t>(last)});
   return static_cast<Enum>(value);
+}
+
+}  // namespace
+
+void encode(const PieceHeader& header, Writer& writer) {
+  writer.put(header.number).put(static_cast<std::uint8_t>(header.shape.op));
+  writer.put(static_cast<std::uint8_t>(header.shape.type)).put(static_cast<std::uint8_t>(header.shape.reduce));
+  writer.put(header.shape.root).put(header.shape.count);
 }
 
 PieceHeader decode_piece(Bytes body) {
@@ -37,8 +38,6 @@ PieceHeader decode_piece(Bytes body) {
   reader.finish();
   return header;
 }
-
-}  // namespace
 
 void Link::accept(std::unique_ptr<transport::Connection> connection) {
   connection_ = std::move(connection);

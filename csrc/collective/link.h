@@ -18,6 +18,8 @@ struct PieceHeader {
   CallShape shape;
   bool operator==(const PieceHeader&) const = default;
 };
+void encode(const PieceHeader& header, Writer& writer);
+PieceHeader decode_piece(Bytes body);  // Errors: ProtocolError
 
 // Two classes of bulk bytes share a connection; neither waits for the other: pieces of collective calls, in order, and those of
 // messages that ranks send one another. Each has its slots in the window, counted apart.

@@ -133,7 +133,7 @@ void Links::break_down(std::exception_ptr why) {
 }
 
 void Links::abort(std::string_view reason) {
-  over_ = true;
+  fall_silent();
   for (Link* link : pointers_) {
     link->abort(reason);
   }

@@ -52,7 +52,8 @@ class Links final : public transport::Acceptor, private LinkOwner {
   std::span<Link* const> all() const { return pointers_; }
   const LinksOptions& options() const { return options_; }
 
-  // Tells every rank that this one gives up, and why; on_broken() is not called any more, and nothing is sent.
+  void fall_silent() { over_ = true; }  // the user hears nothing any more
+  // Tells every rank that this one gives up, and why; then as fall_silent().
   void abort(std::string_view reason);
   void close();           // a group that has done its work: the others hear on_left()
   bool are_idle() const;  // nothing queued: the kernel or the rings have taken all

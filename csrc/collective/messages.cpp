@@ -99,8 +99,8 @@ void Messages::receive(int from, int tag, MutableBytes bytes, Received done) {
       return;
     }
   }
-  if (from != kAnyRank && peer(from).why_left != nullptr) {
-    wanted.done(from, peer(from).why_left);
+  if (const auto why = why_nothing_comes(from)) {
+    wanted.done(from, why);
     return;
   }
   wanted_.push_back(std::move(wanted));
@@ -209,6 +209,20 @@ void Messages::on_settled(Link& link, Bytes body) {
   leaving.done(refusal.empty() ? nullptr : std::make_exception_ptr(Error(refusal)));
 }
 
+// From this rank, or from any: nullptr while something may.
+std::exception_ptr Messages::why_nothing_comes(int from) {
+  if (from != kAnyRank) {
+    return peer(from).why_left;
+  }
+  std::exception_ptr why;
+  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
+    if (rank != links_.options().rank && (why = peer(rank).why_left) == nullptr) {
+      return nullptr;
+    }
+  }
+  return why;
+}
+
 void Messages::leave(int rank) {
   const auto why = std::make_exception_ptr(PeerLostError(concat("rank ", rank, " has ended its group")));
   Peer& left = peer(rank);
@@ -220,16 +234,20 @@ void Messages::leave(int rank) {
   for (const auto& [id, arriving] : std::exchange(left.arriving, {})) {
     arriving.done(rank, why);
   }
+  const auto is_lost = [&](const Wanted& wanted) { return why_nothing_comes(wanted.from) != nullptr; };
   std::deque<Wanted> lost;
-  std::ranges::copy_if(wanted_, std::back_inserter(lost), [&](const Wanted& wanted) { return wanted.from == rank; });
-  std::erase_if(wanted_, [&](const Wanted& wanted) { return wanted.from == rank; });
+  std::ranges::copy_if(wanted_, std::back_inserter(lost), is_lost);
+  std::erase_if(wanted_, is_lost);
   for (const Wanted& wanted : lost) {
-    wanted.done(rank, why);
+    wanted.done(wanted.from, why);
   }
 }
 
 void Messages::fail(const std::exception_ptr& why) {
   failed_ = why;
+  for (Link* link : links_.all()) {
+    link->keep_pieces();  // parts of messages that are still to be sent: their memory is the caller's again
+  }
   for (const Wanted& wanted : std::exchange(wanted_, {})) {
     wanted.done(wanted.from, why);
   }

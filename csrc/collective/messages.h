@@ -81,6 +81,7 @@ class Messages {
   void on_settled(Link& link, Bytes body);
   void put_parts(Link& link);
   void settle(int source, std::uint64_t id, std::string_view refusal);
+  std::exception_ptr why_nothing_comes(int from);
 
   Links& links_;
   std::vector<Peer> peers_;

@@ -7,7 +7,7 @@
 namespace downpour::collective {
 namespace {
 
-int floor_log2(int number) { return std::bit_width(static_cast<unsigned>(number)) - 1; }
+int floor_log2(int number) { return static_cast<int>(std::bit_width(static_cast<unsigned>(number))) - 1; }
 
 // The ranks of recursive doubling: the largest power of two of them take part. The ranks too many are every second one
 // of the first, which hand their values to the rank before and get the result from there.

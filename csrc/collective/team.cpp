@@ -123,7 +123,7 @@ void Team::wait_for(int member, const Attempt& attempt) {
       throw_reason();
     }
     if (clock_.now() >= attempt.deadline) {
-      give_up(attempt);
+      give_up_on_missing(attempt);
     }
     sleep_at(peer, seen);
   }
@@ -138,7 +138,8 @@ void Team::sleep_at(Line& peer, std::uint32_t seen) const {
   peer.sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-void Team::give_up(const Attempt& attempt) {
+// The last one may have come since we looked.
+void Team::give_up_on_missing(const Attempt& attempt) {
   std::string missing;
   int count = 0;
   for (int other = 0; other < size(); ++other) {
@@ -146,6 +147,9 @@ void Team::give_up(const Attempt& attempt) {
       missing += concat(missing.empty() ? "" : ", ", rank_of(other));
       ++count;
     }
+  }
+  if (count == 0) {
+    return;
   }
   abort(std::make_exception_ptr(
       TimeoutError(concat(to_string(attempt), ": ", count == 1 ? "rank " : "ranks ", missing, " did not come within ",

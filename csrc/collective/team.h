@@ -80,7 +80,7 @@ class Team {
   void wait_for(int member, const Attempt& attempt);
   void sleep_at(Line& line, std::uint32_t seen) const;
   void miss(int member, std::uint32_t seen, const Attempt& attempt);
-  [[noreturn]] void give_up(const Attempt& attempt);
+  void give_up_on_missing(const Attempt& attempt);
   [[noreturn]] void throw_reason() const;
 
   MutableBytes memory_;

@@ -59,7 +59,7 @@ class TeamCall {
       case Op::kBroadcast: broadcast(); break;
       case Op::kAllReduce: all_reduce(); break;
       case Op::kReduce: reduce_to_root(); break;
-      case Op::kAllGather: gather(); break;
+      case Op::kAllGather:
       case Op::kGather: gather(); break;
       case Op::kScatter: scatter(); break;
       case Op::kReduceScatter: reduce_scatter(); break;

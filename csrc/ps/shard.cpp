@@ -40,7 +40,7 @@ int staleness_bucket(std::uint64_t staleness) {
     return static_cast<int>(staleness);
   }
   // Two buckets for each power of two: its lower and its upper half.
-  const int power = std::bit_width(staleness) - 1;
+  const int power = static_cast<int>(std::bit_width(staleness)) - 1;
   const int upper_half = static_cast<int>(staleness >> (power - 1) & 1);
   return std::min(4 + 2 * (power - 2) + upper_half, ShardCounters::kStalenessBuckets - 1);
 }

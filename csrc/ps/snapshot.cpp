@@ -320,7 +320,7 @@ Shard::State parse_data(Bytes file, const Manifest& manifest, const Schema& sche
 
 // The largest file that a shard of this layout can have.
 std::uint64_t largest_file_bytes(const Schema& schema, const ShardLayout& layout) {
-  const auto buffers = static_cast<std::uint64_t>(1 + state_buffers(schema));
+  const auto buffers = 1 + static_cast<std::uint64_t>(state_buffers(schema));
   const std::uint64_t entries = layout.slices.size() * (buffers + 1) + 3;
   return buffers * static_cast<std::uint64_t>(layout.buffer_bytes) + entries * kMaxEntryBytes + kMaxTableBytes;
 }

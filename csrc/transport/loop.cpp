@@ -300,6 +300,10 @@ void Loop::unwatch(int fd) {
   state_->bury();
 }
 
+bool Loop::is_watching() const {
+  return std::ranges::any_of(state_->watches, [](const auto& watch) { return watch != nullptr; });
+}
+
 Loop::TimerId Loop::call_at(TimePoint when, Callback callback) { return state_->timers.add(when, std::move(callback)); }
 
 void Loop::cancel(TimerId timer) { state_->timers.cancel(timer); }

@@ -32,7 +32,8 @@ class Loop {
   // `events`: EPOLLIN, EPOLLOUT... The callback may watch and unwatch anything, itself included.
   void watch(int fd, std::uint32_t events, std::function<void(std::uint32_t events)> callback);
   void change(int fd, std::uint32_t events);
-  void unwatch(int fd);  // before the fd is closed; pending events of it are not delivered
+  void unwatch(int fd);      // before the fd is closed; pending events of it are not delivered
+  bool is_watching() const;  // anything; closed connections that linger are watched until they have ended
 
   TimerId call_at(TimePoint when, Callback callback);
   void cancel(TimerId timer);  // unknown or fired: no effect

@@ -16,8 +16,8 @@
 namespace downpour::transport {
 namespace {
 
-constexpr int kKeepaliveIdle_s = 1;
-constexpr int kKeepaliveInterval_s = 1;
+constexpr int kKeepaliveIdleSeconds = 1;
+constexpr int kKeepaliveIntervalSeconds = 1;
 constexpr int kKeepaliveProbes = 3;
 
 void set_option(int socket, int level, int option, int value) {
@@ -72,8 +72,8 @@ Endpoint look_up(const Address& address, Exposure exposure) {
 void tune(int socket) {
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdle_s);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveInterval_s);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdleSeconds);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveIntervalSeconds);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes);
 }
 

@@ -194,5 +194,30 @@ TEST_F(MessagesTest, ALossEndsWhatIsUnderWayAndWhateverComesAfter) {
   EXPECT_THAT(later.why, HasSubstr("rank 1 is lost"));
 }
 
+TEST_F(MessagesTest, WhatFailedSendsNoLaterMemory) {
+  Receiving receiving(one_, 0, 3, 100'000);
+  Sending sending(zero_, 1, 3, 100'000, 1);
+  network_.deliver(0, 1);  // the announcement
+  network_.deliver(0, 0);  // that it is wanted
+  ASSERT_GT(network_.waiting(0, 1), 0) << "its parts";
+  zero_.messages().fail(std::make_exception_ptr(CommError("aborted")));
+  EXPECT_EQ(sending.why, "aborted");
+  std::ranges::fill(sending.values, -1);
+  network_.deliver_all();
+  EXPECT_EQ(std::ranges::count(receiving.values, -1), 0);
+}
+
+TEST_F(MessagesTest, AReceiveFromAnyRankFailsWhenAllOthersHaveLeft) {
+  Receiving before(one_, Messages::kAnyRank, 4, 10);
+  zero_.leave();
+  network_.deliver_all();
+  EXPECT_EQ(before.source, -2) << "rank 2 is still there";
+  two_.leave();
+  network_.deliver_all();
+  EXPECT_THAT(before.why, HasSubstr("has ended its group"));
+  Receiving after(one_, Messages::kAnyRank, 4, 10);
+  EXPECT_THAT(after.why, HasSubstr("has ended its group"));
+}
+
 }  // namespace
 }  // namespace downpour::collective
