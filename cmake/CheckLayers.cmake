@@ -16,7 +16,7 @@ set(may_csrc/ps csrc/transport csrc/codec)
 set(may_csrc/channel csrc/transport csrc/schedule)
 set(may_csrc/model torch)
 set(may_csrc/pipeline csrc/channel csrc/schedule csrc/model csrc/collective torch)
-set(may_backends csrc/collective csrc/model torch)
+set(may_backends csrc/transport csrc/collective csrc/model torch)
 # These two put a process together: they choose the transport that they hand to csrc/ps.
 set(may_optimizers csrc/transport csrc/ps csrc/model torch)
 set(may_csrc/launch csrc/transport csrc/ps csrc/schedule)

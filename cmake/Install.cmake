@@ -14,7 +14,7 @@ if(TARGET downpour_launcher)
 endif()
 
 # Headers include each other by their path in the source tree, so that tree is kept below include/downpour.
-set(header_folders csrc/base csrc/transport csrc/ps)
+set(header_folders csrc/base csrc/transport csrc/ps csrc/collective)
 if(DOWNPOUR_WITH_TORCH)
   list(APPEND header_folders csrc/model optimizers backends)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/downpour" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")

@@ -11,13 +11,18 @@ names="
   ps.push_pull.shm.cpu_s_per_gb ps.push_4b.shm.p50 ps.steady_state.allocations ps.steady_state.page_faults
   async.speedup_2_workers async.time_to_accuracy_2_workers optimizer.overhead_world1
   worker.page_faults_per_step worker.step_over_plain launcher.start_ms server.rss_mb
+  allreduce.40mb.2ranks.zero_copy allreduce.40mb.2ranks.zero_copy.ms allreduce.40mb.2ranks.shm allreduce.40mb.2ranks.tcp
+  allreduce.4mb.4ranks.shm allreduce.256kb.2ranks.shm allreduce.4b.2ranks.shm.p50 allreduce.4b.2ranks.shm.p50.ratio
+  broadcast.4mb allgather.4mb reduce_scatter.4mb alltoall.4mb sendrecv.4mb
+  ddp.overhead_ms.mlp ddp.efficiency_2ranks.cnn ddp.efficiency_2ranks.mlp
+  collectives.steady_state.allocations collectives.steady_state.page_faults
 "
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 : >"$folder/lines"
 : >"$folder/failed"
 
-for program in build/bin/bench_core_* build/bin/bench_[!c]*; do
+for program in build/bin/bench_core_* $(ls build/bin/bench_* | grep -v bench_core_); do
   [ -f "$program" ] && [ -x "$program" ] || continue
   echo "== ${program##*/}"
   { timeout 1200 "$program" "$filter" || echo "${program##*/}" >>"$folder/failed"; } | tee -a "$folder/lines"

@@ -9,7 +9,7 @@ packages="
   clang clang-format clang-tidy libclang-rt-14-dev
   libhwy-dev libxxhash-dev
   libcli11-dev nlohmann-json3-dev libspdlog-dev
-  libgtest-dev libgmock-dev
+  libgtest-dev libgmock-dev libgloo-dev
   zlib1g-dev dataset-fashion-mnist
   gdb
 "

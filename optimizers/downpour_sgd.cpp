@@ -4,11 +4,11 @@
 
 #include "csrc/base/environment.h"
 #include "csrc/base/stacks.h"
+#include "csrc/model/gradient_hooks.h"
 #include "csrc/ps/agreement.h"
 #include "optimizers/departures.h"
 #include "optimizers/embedded_job.h"
 #include "optimizers/errors.h"
-#include "optimizers/gradient_hooks.h"
 #include "optimizers/optimizer_state.h"
 #include "optimizers/server_job.h"
 
@@ -43,8 +43,8 @@ DownpourSGD::State::State(Training training, const Rule& rule, DownpourOptions o
       pid(::getpid()) {
   job = optimizers::with_torch_errors([&] { return make_job(replica); });
   if (replica.options().overlap()) {
-    hooks = std::make_unique<optimizers::GradientHooks>(replica.trainable(),
-                                                        [this](std::size_t index) { gradient_ready(index); });
+    hooks = std::make_unique<model::GradientHooks>(replica.trainable().tensors(),
+                                                   [this](std::size_t index) { gradient_ready(index); });
   }
 }
 

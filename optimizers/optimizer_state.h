@@ -4,9 +4,9 @@
 
 #include <memory>
 
+#include "csrc/model/gradient_hooks.h"
 #include "optimizers/departures.h"
 #include "optimizers/downpour_sgd.h"
-#include "optimizers/gradient_hooks.h"
 #include "optimizers/job.h"
 #include "optimizers/replica.h"
 
@@ -24,7 +24,7 @@ struct DownpourSGD::State {
   optimizers::Replica replica;
   optimizers::Departures departures;
   std::unique_ptr<optimizers::Job> job;
-  std::unique_ptr<optimizers::GradientHooks> hooks;  // under overlap
+  std::unique_ptr<model::GradientHooks> hooks;  // under overlap
   bool finished = false;
   pid_t pid;
 };

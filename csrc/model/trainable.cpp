@@ -135,6 +135,14 @@ void Trainable::add(Named named) {
   tensors_.push_back({std::move(name), std::move(tensor), offset});
 }
 
+std::vector<torch::Tensor> Trainable::tensors() const {
+  std::vector<torch::Tensor> result;
+  for (const TrainableTensor& one : tensors_) {
+    result.push_back(one.tensor);
+  }
+  return result;
+}
+
 std::int64_t Trainable::numel() const {
   return tensors_.empty() ? 0 : tensors_.back().offset + tensors_.back().tensor.numel();
 }

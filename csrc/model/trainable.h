@@ -48,6 +48,7 @@ class Trainable {
 
   std::size_t size() const { return tensors_.size(); }
   const TrainableTensor& operator[](std::size_t index) const { return tensors_[index]; }
+  std::vector<torch::Tensor> tensors() const;
   std::int64_t numel() const;
   Dtype dtype(std::size_t index) const;
   std::vector<std::int64_t> shape(std::size_t index) const;

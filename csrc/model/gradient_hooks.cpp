@@ -1,10 +1,10 @@
-#include "optimizers/gradient_hooks.h"
+#include "csrc/model/gradient_hooks.h"
 
 #include <mutex>
 
 #include "csrc/model/torch_compat.h"
 
-namespace downpour::optimizers {
+namespace downpour::model {
 
 struct GradientHooks::Gate {
   std::mutex mutex;
@@ -36,12 +36,12 @@ class GradientHooks::Hook final : public compat::PostAccumulateHook {
   std::unique_ptr<PostAccumulateGradHook> before_;
 };
 
-GradientHooks::GradientHooks(const model::Trainable& trainable, OnReady on_ready)
-    : trainable_(trainable), gate_(std::make_shared<Gate>()) {
+GradientHooks::GradientHooks(std::vector<torch::Tensor> leaves, OnReady on_ready)
+    : leaves_(std::move(leaves)), gate_(std::make_shared<Gate>()) {
   gate_->on_ready = std::move(on_ready);
   gate_->paused = &paused_;
-  for (std::size_t i = 0; i < trainable_.size(); ++i) {
-    const torch::Tensor& tensor = trainable_[i].tensor;
+  for (std::size_t i = 0; i < leaves_.size(); ++i) {
+    const torch::Tensor& tensor = leaves_[i];
     auto before = std::move(compat::post_accumulate_hook(tensor));
     compat::set_post_accumulate_hook(tensor, std::make_unique<Hook>(gate_, i, std::move(before)));
   }
@@ -52,8 +52,7 @@ GradientHooks::~GradientHooks() {
     const std::scoped_lock lock(gate_->mutex);
     gate_->on_ready = nullptr;
   }
-  for (std::size_t i = 0; i < trainable_.size(); ++i) {
-    const torch::Tensor& tensor = trainable_[i].tensor;
+  for (const torch::Tensor& tensor : leaves_) {
     auto* ours = dynamic_cast<Hook*>(compat::post_accumulate_hook(tensor).get());
     if (ours != nullptr && ours->belongs_to(gate_)) {
       compat::set_post_accumulate_hook(tensor, ours->take_before());
@@ -61,4 +60,4 @@ GradientHooks::~GradientHooks() {
   }
 }
 
-}  // namespace downpour::optimizers
+}  // namespace downpour::model

@@ -1,11 +1,12 @@
-#include "optimizers/gradient_hooks.h"
+#include "csrc/model/gradient_hooks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "csrc/model/trainable.h"
 #include "tests/optimizers/models.h"
 
-namespace downpour::optimizers {
+namespace downpour::model {
 namespace {
 
 using ::testing::ElementsAre;
@@ -16,9 +17,9 @@ Tensor leaf() { return torch::ones({2}).requires_grad_(true); }
 
 TEST(GradientHooks, LaterLayersComeFirstAndEachOnceABackward) {
   const auto net = downpour::testing::make_mlp();
-  const auto trainable = model::Trainable::of(*net);
+  const auto trainable = Trainable::of(*net);
   std::vector<std::string> order;
-  GradientHooks hooks(trainable, [&](std::size_t i) { order.push_back(trainable[i].name.substr(0, 5)); });
+  GradientHooks hooks(trainable.tensors(), [&](std::size_t i) { order.push_back(trainable[i].name.substr(0, 5)); });
   downpour::testing::loss_of(*net, downpour::testing::make_batch(0)).backward();
   EXPECT_THAT(order, ElementsAre("secon", "secon", "first", "first"));
   downpour::testing::loss_of(*net, downpour::testing::make_batch(1)).backward();
@@ -27,10 +28,10 @@ TEST(GradientHooks, LaterLayersComeFirstAndEachOnceABackward) {
 
 TEST(GradientHooks, SharedOnceWithItsWholeGradientUnusedNever) {
   const Tensor shared = leaf(), unused = leaf();
-  const auto trainable = model::Trainable::of({shared, unused});
+  const auto trainable = Trainable::of({shared, unused});
   std::vector<std::size_t> fired;
   Tensor seen;
-  GradientHooks hooks(trainable, [&](std::size_t i) {
+  GradientHooks hooks(trainable.tensors(), [&](std::size_t i) {
     fired.push_back(i);
     seen = trainable[i].tensor.grad().clone();
   });
@@ -41,9 +42,9 @@ TEST(GradientHooks, SharedOnceWithItsWholeGradientUnusedNever) {
 
 TEST(GradientHooks, PauseIsNestable) {
   const Tensor parameter = leaf();
-  const auto trainable = model::Trainable::of(std::vector<Tensor>{parameter});
+  const auto trainable = Trainable::of(std::vector<Tensor>{parameter});
   int fired = 0;
-  GradientHooks hooks(trainable, [&](std::size_t) { ++fired; });
+  GradientHooks hooks(trainable.tensors(), [&](std::size_t) { ++fired; });
   hooks.pause();
   hooks.pause();
   hooks.resume();
@@ -56,10 +57,10 @@ TEST(GradientHooks, PauseIsNestable) {
 
 TEST(GradientHooks, TwoSetsLiveOnOneModule) {
   const Tensor parameter = leaf();
-  const auto trainable = model::Trainable::of(std::vector<Tensor>{parameter});
+  const auto trainable = Trainable::of(std::vector<Tensor>{parameter});
   std::vector<char> fired;
-  auto first = std::make_unique<GradientHooks>(trainable, [&](std::size_t) { fired.push_back('1'); });
-  const auto second = std::make_unique<GradientHooks>(trainable, [&](std::size_t) { fired.push_back('2'); });
+  auto first = std::make_unique<GradientHooks>(trainable.tensors(), [&](std::size_t) { fired.push_back('1'); });
+  const auto second = std::make_unique<GradientHooks>(trainable.tensors(), [&](std::size_t) { fired.push_back('2'); });
   parameter.sum().backward();
   EXPECT_THAT(fired, UnorderedElementsAre('1', '2'));
   first.reset();  // not the outer one: it goes silent where it is
@@ -68,4 +69,4 @@ TEST(GradientHooks, TwoSetsLiveOnOneModule) {
 }
 
 }  // namespace
-}  // namespace downpour::optimizers
+}  // namespace downpour::model
