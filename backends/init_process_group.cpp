@@ -36,6 +36,10 @@ class Names {
     static Names* const names = new Names;
     return *names;
   }
+  bool has(const std::string& name) {
+    const std::scoped_lock lock(mutex_);
+    return names_.contains(name);
+  }
   void add(const std::string& name, const GroupPtr& group) {
     c10d::register_process_group(name, group);
     const std::scoped_lock lock(mutex_);
@@ -113,7 +117,7 @@ GroupPtr make_group(const StorePtr& store, int rank, int world, const InitOption
   const std::string& cuda = options.cuda_backend();
   DOWNPOUR_CHECK(cuda == ProcessGroupDownpour::kName || cuda == "nccl",
                  "cuda_backend: expected 'downpour' or 'nccl', found '", cuda, "'");
-  DOWNPOUR_CHECK(!c10d::is_process_group_registered(options.name()), "there is a process group '", options.name(),
+  DOWNPOUR_CHECK(!Names::get().has(options.name()), "there is a process group '", options.name(),
                  "' already: destroy_process_group() ends it, another name makes a second one");
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, world);
   auto settings = c10::make_intrusive<ProcessGroupDownpour::Options>(options.timeout());

@@ -351,7 +351,7 @@ ProcessGroupDownpour::WorkPtr ProcessGroupDownpour::allgather_into_tensor_coales
     calls.push_back(
         gathering(inputs[i], {{outputs[i]}, even_cuts("allgather_into_tensor_coalesced", outputs[i], inputs[i])}));
   }
-  return call(OpType::ALLGATHER_INTO_TENSOR_COALESCED, std::move(calls), options.timeout, options.asyncOp);
+  return call(OpType::COALESCED, std::move(calls), options.timeout, options.asyncOp);
 }
 
 ProcessGroupDownpour::WorkPtr ProcessGroupDownpour::gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -402,7 +402,7 @@ ProcessGroupDownpour::WorkPtr ProcessGroupDownpour::reduce_scatter_tensor_coales
                                {{inputs[i]}, even_cuts("reduce_scatter_tensor_coalesced", inputs[i], outputs[i])},
                                outputs[i]));
   }
-  return call(OpType::REDUCE_SCATTER_TENSOR_COALESCED, std::move(calls), options.timeout, options.asyncOp);
+  return call(OpType::COALESCED, std::move(calls), options.timeout, options.asyncOp);
 }
 
 // Splits count rows; none: even parts.

@@ -434,7 +434,7 @@ TEST(Named, FunctionalCollectivesFindTheGroup) {
     wait.callBoxed(&stack);
     right += at::equal(stack.back().toTensor(), at::arange(4).narrow(0, rank * 2, 2) * 2);
     destroy_process_group(group);
-    EXPECT_FALSE(c10d::is_process_group_registered(name));
+    EXPECT_THROW(c10d::resolve_process_group(name), std::exception);
   });
   EXPECT_EQ(right, 6);
 }
