@@ -32,19 +32,23 @@ struct DistributedDataParallelOptions {
 //   downpour::DistributedDataParallel ddp(*model, group);
 //   ... the loop as it was, over this rank's part of the data ...
 //
-// Flow: on construction all ranks prove that they have the same parameters, and take rank 0's values of them and of the buffers. A
+// Flow: on construction all ranks prove that they have the same parameters and buffers, and take rank 0's values of them. A
 // post-accumulate hook scales and copies each gradient into its bucket in one pass and sets `.grad` to an alias of that place;
 // a bucket that is full is reduced while backward goes on; at the end of the pass, before backward() returns, all are waited for. After the
-// first pass buckets follow the order in which rank 0's gradients came.
+// first pass buckets follow the order in which rank 0's gradients came, in memory that the ranks of a machine share where the
+// group is Downpour's. A world of one does nothing.
 // Unused parameters: found at the end of each pass. One that no rank used keeps the gradient it had (undefined after zero_grad()); one
-// that some rank used gets the mean everywhere.
+// that some rank used gets the mean everywhere. A rank on which a pass reaches no parameter at all does not notice it, and the others wait
+// for it until the timeout.
 // Clipping: clip_grad_norm_() after backward() is exact, since all ranks hold the same gradients.
-// Threads: that of backward(). Owns: buckets, in memory that the ranks of a machine share where the group is Downpour's. Gradients may
-// outlive it. The module outlives it, or detach() comes first.
-// Blocks: backward() waits for the other ranks, as long as the group's timeout.
-// Errors: Error, naming the parameter: from the constructor on every rank for modules that differ, parameters of sparse or mixed devices; from
-// backward() for a second synchronising pass without zero_grad() between, a sparse gradient, a parameter whose dtype or shape has
-// changed; CommError when a rank is lost. After that gradients stay readable memory of this process with undefined values.
+// Threads: that of backward(). Owns: buckets. Gradients may outlive it. The module outlives it, or detach() comes first; a parameter that
+// is added or unfrozen wants a new one.
+// Blocks: backward() waits for the other ranks, as long as the group's timeout, also when it ends with an error.
+// Errors: Error, naming the parameter: from the constructor on every rank for modules that differ, for a sparse parameter; from backward()
+// for a second pass without zero_grad() between, a sparse gradient, a parameter whose dtype or shape has changed or that was unfrozen.
+// An error that ends backward() on one rank, also one of the user's, is an Error of that pass on the others; the next pass can be right.
+// CommError when a rank is lost. After an error gradients stay readable memory of this process with undefined values.
+// `.grad` never carries a graph: take gradients of gradients by torch::autograd::grad().
 class DistributedDataParallel {
  public:
   DistributedDataParallel(torch::nn::Module& module, c10::intrusive_ptr<c10d::ProcessGroup> group,

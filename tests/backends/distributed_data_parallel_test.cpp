@@ -313,8 +313,8 @@ TEST(Construction, NamesTheFirstParameterThatDiffersOnEveryRank) {
   with_groups(Kind::kSharedMemory, 3, [&](const GroupPtr& group) {
     Net net(group->getRank() == 2 ? 16 : 32);
     EXPECT_THAT(error_of([&] { DistributedDataParallel(net, group); }),
-                AllOf(HasSubstr("parameter 0 is 'first.weight' Float [32, 8] on rank 0"),
-                      HasSubstr("'first.weight' Float [16, 8] on rank 2")));
+                AllOf(HasSubstr("parameter 'first.weight' Float [32, 8], trained on rank 0"),
+                      HasSubstr("'first.weight' Float [16, 8], trained on rank 2")));
     ++heard;
   });
   EXPECT_EQ(heard, 3);
