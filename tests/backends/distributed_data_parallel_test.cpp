@@ -108,16 +108,6 @@ class SameBits {
   std::vector<Tensor> first_;
 };
 
-template <typename Action>
-std::string error_of(const Action& action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
 template <typename MakeOptimizer>
 std::vector<Tensor> train(Net& net, const MakeOptimizer& make_optimizer, int steps, int rank = 0, int world = 1,
                           bool set_to_none = true) {

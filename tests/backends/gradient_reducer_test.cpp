@@ -50,16 +50,6 @@ std::vector<double> gradients_of(const Chain& chain) {
   return result;
 }
 
-template <typename Action>
-std::string error_of(const Action& action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
 // ---- passes that end early ---------------------------------------------------------------------------------------------------
 
 TEST(GivenUp, APassEndsOnEveryRankAndTheNextIsRight) {

@@ -35,16 +35,6 @@ void with_backends(int world, const std::function<void(ProcessGroupDownpour& bac
   });
 }
 
-template <typename Action>
-std::string error_of(const Action& action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
 c10d::AllreduceOptions synchronous() {
   c10d::AllreduceOptions options;
   options.asyncOp = false;

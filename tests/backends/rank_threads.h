@@ -67,6 +67,17 @@ inline GroupPtr make_group(Kind kind, const StorePtr& store, int rank, int world
   return group_of(c10::make_intrusive<ProcessGroupDownpour>(store, rank, world, options_of(kind, rank)), store);
 }
 
+// What an action throws says; "" where it throws nothing.
+template <typename Action>
+std::string error_of(const Action& action) {
+  try {
+    action();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
 // Runs `part(rank, store)` on `world` threads and throws the first of what they throw.
 inline void with_ranks(int world, const std::function<void(int rank, const StorePtr& store)>& part) {
   const StorePtr store = c10::make_intrusive<c10d::HashStore>();
